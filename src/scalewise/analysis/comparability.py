@@ -366,6 +366,11 @@ class SetAside:
         return self.remedy == ON_A_QUIET_HOST
 
 
+def remedies_of(aside: Sequence[SetAside]) -> str:
+    """How to run all of them again so that they count."""
+    return " and ".join(dict.fromkeys(one.remedy for one in aside))
+
+
 def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list[SetAside]]:
     """Split finished repeats into those that may have a common mean, and those set aside."""
     kept = [cell for cell in cells if cell.result is not None]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from scalewise.analysis.comparability import remedies_of
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import estimate, factor, interval_words, times
 from scalewise.analysis.rehearsal import Rehearsal, untold
@@ -76,9 +77,8 @@ class Repeats:
         state = _WHY_STOPPED[self.because] if self.because else "undecided after"
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
         if aside := [one for member in self.members for one in member.set_aside]:
-            remedies = " and ".join(dict.fromkeys(one.remedy for one in aside))
             runs = f"{len(aside)} {plural(len(aside), 'run')}"
-            rounds += f" ({runs} set aside: one counts {remedies})"
+            rounds += f" ({runs} set aside: one counts {remedies_of(aside)})"
         return f"{self.members[0].label}: {state} {rounds}{figure}"
 
 
@@ -178,9 +178,8 @@ def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
         if member.elsewhere and len(member.cells) + len(member.elsewhere) >= cap:
             return f"{len(member.elsewhere)} runs of {member.label} had other devices or shares"
         if member.set_aside and len(member.runs) + len(member.set_aside) >= cap:
-            remedies = " and ".join(dict.fromkeys(a.remedy for a in member.set_aside))
-            count = len(member.set_aside)
-            return f"{count} runs of {member.label} are set aside: run it again {remedies}"
+            of = f"{len(member.set_aside)} runs of {member.label}"
+            return f"{of} are set aside: run it again {remedies_of(member.set_aside)}"
     return None
 
 

@@ -28,11 +28,6 @@ MEDIANS_APART = 1.10
 """Both speedups are reported from this ratio between them on, in either direction."""
 _POWER_CAP = "power cap"
 """As the device series name it."""
-_OF_A_PAIR = (
-    "superlinear", "invalid_baseline", "contention", "learns_less", "above_linear",
-    "medians", "clocks",
-)  # fmt: skip
-"""What is said of no configuration alone."""
 _MOST_NAMED = 3
 """Layers or repeats that are named; the records have all of them."""
 
@@ -151,7 +146,10 @@ def find_remarks(
         if config.is_timed and config.runs:
             own += [*_of_configuration(config, budgets.get(config.config_id)), *_of_timing(config)]
         found += [replace(one, about=config.config_id) for one in own]
-    found += [one for pair in pairs for one in pair.remarks if one.code in _OF_A_PAIR]
+    # Those of a pair that are no configuration's alone.
+    known = {(one.code, one.about, one.run) for one in found}
+    each = (one for pair in pairs for one in pair.remarks)
+    found += [one for one in each if (one.code, one.about, one.run) not in known]
     found += [*_unequal_samples(configs)]
     order = [*WORDS]
     return tuple(sorted(found, key=lambda one: order.index(one.code)))

@@ -218,9 +218,10 @@ class Figure(Generic[Of]):
 
 
 def value_in_columns(key: str, value: Any) -> dict[str, Any]:
-    """A value by its column in files, and the ends of its interval where it has one."""
+    """A value by its column in files; of several parts a column each, as an interval's ends."""
     if not isinstance(value, Estimate | RatioEstimate):
-        return {key: value}
+        parts = to_plain(value).items() if is_dataclass(value) else ()
+        return {f"{key}_{name}": part for name, part in parts} or {key: value}
     interval = bounding(value)
     return {
         key: value.value,

@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from scalewise.analysis.comparability import MIN_RUNS, Difference, differences, shared_part
+from scalewise.analysis.comparability import (
+    MIN_RUNS,
+    Difference,
+    differences,
+    remedies_of,
+    shared_part,
+)
 from scalewise.analysis.configuration import Configuration, identity_beside
 from scalewise.analysis.figures import estimate
 from scalewise.analysis.losses import MetricCurve, equal_samples
@@ -208,9 +214,8 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
         return Refused(multi, f"its baseline {single.label} differs in {words}{more}", differing)
     for side in (multi, single):
         if side.set_aside and len(side.runs) < MIN_RUNS:
-            remedies = " and ".join(dict.fromkeys(one.remedy for one in side.set_aside))
             names = "; ".join(f"{one.cell.planned.name} {one.reason}" for one in side.set_aside)
-            more = f"run {VERDICT_RUNS - len(side.runs)} more {remedies}"
+            more = f"run {VERDICT_RUNS - len(side.runs)} more {remedies_of(side.set_aside)}"
             return Refused(multi, f"{count_set_aside(side)}: {more}. {names}")
     runs = (*single.runs, *multi.runs)
     before = [(run.cell.planned.name, run.ranks[0].missing.get(FRESH_START)) for run in runs]

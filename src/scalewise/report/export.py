@@ -7,7 +7,6 @@ a device. docs/tables.md says what each column holds. Missing is missing: never 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import os
@@ -24,9 +23,7 @@ import numpy.typing as npt
 from scalewise.analysis import (
     Analysis,
     CellRecords,
-    Estimate,
     Pair,
-    RatioEstimate,
     Row,
     Run,
     all_figures,
@@ -134,13 +131,7 @@ def table_csv(found: Table) -> str:
     # Column by column, so that a missing first value does not move its column to the end.
     for at, column in enumerate(found.columns):
         for row, values in zip(rows, found.rows, strict=True):
-            value = values[at]
-            if isinstance(value, Estimate | RatioEstimate):
-                cells: dict[str, Any] = dict(value_in_columns(column.key, value))
-            elif dataclasses.is_dataclass(value):
-                cells = {f"{column.key}_{k}": v for k, v in to_plain(value).items()}
-            else:
-                cells = {} if value is None else {column.key: value}
+            cells = {} if values[at] is None else value_in_columns(column.key, values[at])
             row |= cells
             head |= dict.fromkeys(cells)
     return _csv([list(head), *([row.get(key) for key in head] for row in rows)])

@@ -11,7 +11,7 @@ import pytest
 from fakes.recorded import DDP, Spec, swept
 from fakes.step_files import common_steps
 from scalewise.analysis import CellRecords
-from scalewise.analysis.balance import ShardAudit, audit_shards, measure_balance
+from scalewise.analysis.balance import audit_shards, measure_balance
 from scalewise.analysis.devices import DeviceEnergy, Usage, integrate, measure_energy, measure_usage
 from scalewise.analysis.step_figures import figures_of
 from scalewise.analysis.steps import NotMeasuredError
@@ -184,16 +184,6 @@ def test_energy_is_of_the_timed_steps_even_where_no_sample_fell_among_them(tmp_p
 
 
 # Shards must be disjoint and cover the data; an earlier project's were not.
-def audit(
-    *indices: list[int] | np.ndarray, size: int, complete: bool = True, batch: int | None = None
-) -> ShardAudit:
-    shards = [
-        ShardIndices(r, np.asarray(i, dtype=np.int64), size, complete)
-        for r, i in enumerate(indices)
-    ]
-    return audit_shards(shards, len(shards), batch)
-
-
 ORDER = np.random.default_rng(0).permutation(100)
 SHUFFLED = [np.random.default_rng(rank).permutation(100) for rank in range(4)]
 DRAWN = np.random.default_rng(3).integers(0, 100, size=(2, 80))
@@ -228,20 +218,21 @@ def padded(ranks: int, twice: int) -> list[list[int]]:
         ([[], []], {"size": 4}, "not judged", None),
         (DRAWN, {}, "not judged", None),
         ([DRAWN[0]] * 2, {}, "every rank sees all data", len(np.unique(DRAWN[0]))),
+        ([range(50)], {"ranks": 2}, "not judged", None),
+        ([], {"ranks": 2}, "not judged", None),
     ],
 )  # fmt: skip
 def test_shards_are_disjoint_and_cover_the_data(
     indices: list[np.ndarray], settings: dict[str, Any], verdict: str, overlap: int | None
 ) -> None:
-    found = audit(*indices, **{"size": 100, **settings})
+    size, complete = settings.get("size", 100), settings.get("complete", True)
+    shards = [
+        ShardIndices(rank, np.asarray(own, dtype=np.int64), size, complete)
+        for rank, own in enumerate(indices)
+    ]
+    found = audit_shards(shards, settings.get("ranks", len(shards)), settings.get("batch"))
     assert (found.verdict, found.overlapping_samples) == (verdict, overlap)
-    assert (found.coverage is None) == (not settings.get("complete", True) or overlap is None)
-
-
-@pytest.mark.parametrize("ranks", [[], [0]])
-def test_missing_ranks_are_not_judged(ranks: list[int]) -> None:
-    shards = [ShardIndices(r, np.arange(5), 10, True) for r in ranks]
-    assert audit_shards(shards, 2).verdict == "not judged"
+    assert (found.coverage is None) == (not complete or overlap is None)
 
 
 # Energy from the counter, placed in time by power samples, and checked against them.

@@ -122,9 +122,8 @@ def test_the_expected_time_is_that_of_all_buckets_at_the_doctors_rate(
 FLOPS = 12e6  # what the recorded cells declare
 
 
-def with_data_sheet(run: Run, **peaks: float) -> Run:
-    rates = peaks or {"fp32": 2.0}
-    provenance = replace(run.cell.provenance, peak_tflops=rates, peak_source="a sheet")
+def with_data_sheet(run: Run) -> Run:
+    provenance = replace(run.cell.provenance, peak_tflops={"fp32": 2.0}, peak_source="a sheet")
     return replace(run, cell=replace(run.cell, provenance=provenance))
 
 

@@ -18,35 +18,29 @@ from fakes.recorded import (
     write_sweep,
 )
 from fakes.step_files import BLOCK_BYTES
-from scalewise.analysis import Comparison, compare, concurrent_trainings, load_sweep, workloads
+from scalewise.analysis import compare, concurrent_trainings, load_sweep, workloads
 from scalewise.analysis.comparison import find_factors
 from scalewise.analysis.configuration import configurations
-from scalewise.analysis.model import Sweep
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.records import SweepFolder
 from scalewise.report import comparison_section
 
 
-def sweep(path: Path, factor: float, *specs: Spec, runs: int = 5) -> Sweep:
-    each = [s for spec in specs for s in repeats(spec, [f * factor for f in STEADY[:runs]])]
-    return load_sweep(write_sweep(path, each))
-
-
-def code(path: Path, slowdown: float, runs: int = 5) -> Comparison:
-    new = [replace(s, commit="bbbbbbbbbbbb") for s in (Spec(), DDP)]
-    a = sweep(path / "a", 1.0, Spec(), DDP, runs=runs)
-    b = sweep(path / "b", slowdown, *new, runs=runs)
-    return compare(a, b, "code")
+def runs(*specs: Spec, factors: Sequence[float] = STEADY_3, slower: float = 1.0) -> list[Spec]:
+    return [one for spec in specs for one in repeats(spec, [f * slower for f in factors])]
 
 
 @pytest.mark.parametrize(
-    ("runs", "slowdown", "said"),
+    ("count", "slower", "said"),
     [(1, 1.5, "0.67 from 1 and 1"), (2, 3.0, "0.33 (95 % interval 0.32-0.34) from 2 and 2")],
 )
 def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
-    tmp_path: Path, runs: int, slowdown: float, said: str
+    tmp_path: Path, count: int, slower: float, said: str
 ) -> None:
-    found = code(tmp_path, slowdown, runs)
+    a = swept(tmp_path / "a", *runs(Spec(), DDP, factors=STEADY[:count]))
+    new = [replace(s, commit="bbbbbbbbbbbb") for s in (Spec(), DDP)]
+    b = swept(tmp_path / "b", *runs(*new, factors=STEADY[:count], slower=slower))
+    found = compare(a, b, "code")
     assert {(m.label, m.change) for m in found.matches} == {
         ("large single x1", "undecided"),
         ("large ddp x2", "undecided"),
@@ -56,29 +50,29 @@ def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
 
 
 def test_a_second_difference_refuses(tmp_path: Path) -> None:
-    a = sweep(tmp_path / "a", 1.0, Spec())
-    b = sweep(tmp_path / "b", 1.0, Spec(commit="bbbbbbbbbbbb", device_name="NVIDIA A10G"))
+    a = swept(tmp_path / "a", Spec())
+    b = swept(tmp_path / "b", Spec(commit="bbbbbbbbbbbb", device_name="NVIDIA A10G"))
     found = compare(a, b, "code")
     assert found.matches == ()
     assert "device: NVIDIA H200 against NVIDIA A10G" in found.unmatched[0].reason
-    assert len(compare(a, sweep(tmp_path / "c", 1.0, Spec(device_name="A10G")), "gpu").matches) == 1
+    assert len(compare(a, swept(tmp_path / "c", Spec(device_name="A10G")), "gpu").matches) == 1
 
 
 def test_a_row_is_matched_with_the_one_that_differs_least_in_what_is_freed(tmp_path: Path) -> None:
     rates = [replace(Spec(), config={"optimizer": {"name": "adam", "lr": lr}}) for lr in (1, 2)]
-    both = sweep(tmp_path / "a", 1.0, *rates)
+    both = swept(tmp_path / "a", *rates)
     assert [match.changed for match in compare(both, both, "optimizer").matches] == [(), ()]
 
 
 def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path: Path) -> None:
     """0.45 (0.25-0.80) stood under "no difference shown": corrected was the p-value alone."""
     models = [Spec(model=f"m{i}") for i in range(6)]
-    runs = {"a": [0.955, 1.0, 1.047], "b": [1.098, 1.15, 1.204]}
-    for name, factors in runs.items():
+    sides = {"a": [0.955, 1.0, 1.047], "b": [1.098, 1.15, 1.204]}
+    for name, factors in sides.items():
         specs = [replace(m, commit=name * 12) for m in models]
-        write_sweep(tmp_path / name, [one for s in specs for one in repeats(s, factors)])
+        write_sweep(tmp_path / name, runs(*specs, factors=factors))
     # One of them is far off, so that something is shown beside what is not.
-    plain = [one for s in models for one in repeats(replace(s, commit="c" * 12), runs["b"])]
+    plain = runs(*(replace(s, commit="c" * 12) for s in models), factors=sides["b"])
     steady = repeats(Spec(model="m0", commit="c" * 12), [3.0, 3.0001, 2.9999])
     write_sweep(tmp_path / "c", [*steady, *(s for s in plain if s.model != "m0")])
     for other in ("b", "c"):
@@ -86,19 +80,18 @@ def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path:
         for match in found.matches:
             interval = match.ratio.interval
             assert (interval.low <= 1 <= interval.high) == (match.change == "no difference shown")
-    uncorrected = estimate_ratio(*([1 / f for f in runs[side]] for side in "ba")).interval
+    uncorrected = estimate_ratio(*([1 / f for f in sides[side]] for side in "ba")).interval
     assert uncorrected.high < 1, "without correction a change would stand there"
     assert {m.change for m in found.matches} == {"slower", "no difference shown"}
 
 
 def test_a_run_whose_steps_are_cut_off_is_named_and_not_counted(tmp_path: Path) -> None:
-    a = sweep(tmp_path / "a", 1.0, Spec(), DDP)
-    sweep(tmp_path / "b", 1.0, Spec(), DDP)
+    a, _ = (swept(tmp_path / name, *runs(Spec(), DDP)) for name in "ab")
     (planned, folder), *_ = SweepFolder(tmp_path / "b").cells()
     path = folder.steps_path(0)
     path.write_bytes(path.read_bytes()[: -40 * BLOCK_BYTES])
     found = compare(a, load_sweep(tmp_path / "b"), "code")
-    assert [m.ratio.n for m in found.matches] == [(4, 5), (5, 5)]
+    assert [m.ratio.n for m in found.matches] == [(2, 3), (3, 3)]
     (left_out,) = found.left_out
     assert (left_out.side, left_out.cell) == ("B", planned.name)
     assert left_out.fault == "steps/rank0.bin: 20 of 60 step rows are there"
@@ -107,8 +100,7 @@ def test_a_run_whose_steps_are_cut_off_is_named_and_not_counted(tmp_path: Path) 
 
 
 def test_a_result_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    a = sweep(tmp_path / "a", 1.0, Spec(), runs=1)
-    sweep(tmp_path / "b", 1.0, Spec(), runs=1)
+    a, _ = (swept(tmp_path / name, Spec()) for name in "ab")
     ((_, folder),) = SweepFolder(tmp_path / "b").cells()
     (folder.path / "result.json").write_text("{")
     found = compare(a, load_sweep(tmp_path / "b"), "code")
@@ -118,10 +110,6 @@ def test_a_result_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 # Rows of several sweeps or devices side by side, winners, and tasks that ran together.
 LINK = ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
-
-
-def runs(*specs: Spec, factors: Sequence[float] = STEADY_3, slower: float = 1.0) -> list[Spec]:
-    return [one for spec in specs for one in repeats(spec, [f * slower for f in factors])]
 
 
 def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> None:

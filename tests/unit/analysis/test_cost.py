@@ -23,7 +23,6 @@ from scalewise.analysis import (
     Analysis,
     Configuration,
     Cost,
-    Pair,
     RatioEstimate,
     analyse,
     load_sweep,
@@ -133,16 +132,11 @@ def test_gpus_of_several_kinds_have_no_one_price(tmp_path: Path) -> None:
     )
 
 
-def compared(path: Path, *specs: Spec) -> tuple[Pair, Analysis]:
-    """The one pair of a sweep, whose costs are by today's profiles of the tests."""
-    found = analysed(path, *specs)
-    vars(found)["costs"] = {c.config_id: measure_cost(c, PROFILES) for c in found.measured}
-    return found.pairs[0], found
-
-
 def test_the_ratio_needs_no_price_but_knows_two_unequal_ones(tmp_path: Path) -> None:
-    pair, analysis = compared(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
-    multi, costs, efficiency = pair.multi.config_id, analysis.costs, pair.efficiency
+    analysis = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    costs = {c.config_id: measure_cost(c, PROFILES) for c in analysis.measured}
+    (pair,) = analysis.pairs
+    multi, efficiency = pair.multi.config_id, pair.efficiency
 
     def ratio(costs: dict[str, Cost]) -> RatioEstimate | None:
         vars(analysis)["costs"] = costs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, QUIET, START, Spec, rank_summary, repeats, swept, write_sweep
-from scalewise.analysis import CellRecords, Pair, Remark, analyse, load_sweep
+from scalewise.analysis import CellRecords, Remark, analyse, load_sweep
 from scalewise.analysis.disturbances import disturbances, foreign_cpu_share
 from scalewise.analysis.step_path import common_stalls
 from scalewise.analysis.steps import NotMeasuredError
@@ -140,31 +140,35 @@ SECOND_CONTEXT: list[Processes] = [{PIDS[0]: 1500.0, PIDS[1]: 520.0}, {PIDS[1]: 
 FOREIGN: list[Processes] = [{PIDS[0]: 1500.0}, {PIDS[1]: 1500.0, 77: 900.0}]
 FOREIGN_NUMBERS: list[Processes] = [{71: 1500.0}, {72: 1500.0}]
 UNTOLD = {"rank_on_other_gpu": "cannot be told", "foreign_process": "cannot be told"}
+NO_MEMORY = {"extra_memory_on_gpu0": "cannot be told"}
 
 
 @pytest.mark.parametrize(
-    ("lists", "expected"),
+    ("devices", "expected"),
     [
-        ([HOME] * 3, {}),
-        ([SECOND_CONTEXT] + [HOME] * 2, {"rank_on_other_gpu": "found"}),
-        (
-            [HOME, FOREIGN, FOREIGN],
-            {"foreign_process": "found", "extra_memory_on_gpu0": "cannot be told"},
-        ),
-        ([HOME, FOREIGN, HOME], {}),
-        ([FOREIGN_NUMBERS] * 3, UNTOLD),
-        ([[{}, {}]] * 3, UNTOLD),
-        ([None] * 3, UNTOLD),
-        ([HOME, [HOME[0], {}], HOME], {}),
-        ([[HOME[0], {}]] * 3, UNTOLD),
+        ([series([HOME] * 3)], {}),
+        ([series([SECOND_CONTEXT] + [HOME] * 2)], {"rank_on_other_gpu": "found"}),
+        ([series([HOME, FOREIGN, FOREIGN])], {"foreign_process": "found", **NO_MEMORY}),
+        ([series([HOME, FOREIGN, HOME])], {}),
+        ([series([FOREIGN_NUMBERS] * 3)], UNTOLD),
+        ([series([[{}, {}]] * 3)], UNTOLD),
+        ([series([None] * 3)], UNTOLD),
+        ([series([HOME, [HOME[0], {}], HOME])], {}),
+        ([series([[HOME[0], {}]] * 3)], UNTOLD),
+        # Lists read only before training clear nobody.
+        ([replace(series([HOME] * 3), times=(START - 3, START - 2, START - 1))],
+         {**UNTOLD, **NO_MEMORY}),
+        ([], {**UNTOLD, **NO_MEMORY}),
+        ([series([HOME], (2520.0, 2000.0))], NO_MEMORY),
     ],
     ids=["healthy", "context", "foreign", "foreign once", "other pids", "empty lists", "no lists",
-         "once not listed", "one rank never listed"],
+         "once not listed", "one rank never listed", "before training", "nobody sampled it",
+         "one sample of memory"],
 )  # fmt: skip
 def test_processes(
-    tmp_path: Path, lists: list[Sequence[Processes] | None], expected: Mapping[str, str]
+    tmp_path: Path, devices: list[DeviceSeries], expected: Mapping[str, str]
 ) -> None:
-    found = disturbances(replace(cell(tmp_path), devices=(series(lists),)))
+    found = disturbances(replace(cell(tmp_path), devices=tuple(devices)))
     assert statuses(found) == expected
 
 
@@ -173,12 +177,6 @@ def test_a_context_is_told_with_its_numbers(tmp_path: Path) -> None:
     (context,) = found.figures["contexts"]
     assert (context["rank"], context["pid"], context["memory_mib"]) == (1, PIDS[1], 520.0)
     assert (context["own_gpu"], context["other_gpu"], context["samples"]) == (1, 0, 3)
-
-
-def test_lists_read_only_before_training_clear_nobody(tmp_path: Path) -> None:
-    late = replace(series([HOME] * 3), times=(START - 3, START - 2, START - 1))
-    found = disturbances(replace(cell(tmp_path), devices=(late,)))
-    assert statuses(found)["rank_on_other_gpu"] == "cannot be told"
 
 
 @pytest.mark.parametrize(
@@ -208,18 +206,6 @@ def test_extra_memory_is_what_lies_beside_the_allocators(
     assert statuses(found).get("extra_memory_on_gpu0") == expected
     if expected == "found":
         assert found[0].figures["extra_mib"] == pytest.approx(520)
-
-
-@pytest.mark.parametrize(
-    ("devices", "untold"),
-    [((), 3), ((series([HOME], (2520.0, 2000.0)),), 1)],
-    ids=["nobody sampled it", "one sample of memory"],
-)
-def test_too_few_samples_tell_nothing(
-    tmp_path: Path, devices: tuple[DeviceSeries, ...], untold: int
-) -> None:
-    found = disturbances(replace(cell(tmp_path), devices=devices))
-    assert [*statuses(found).values()] == ["cannot be told"] * untold
 
 
 def test_a_cpu_host_has_stalls_alone_and_a_profiled_one_tells_none(tmp_path: Path) -> None:
@@ -322,11 +308,6 @@ def auto(*specs: Spec) -> list[Spec]:
     return [replace(spec, config={"repeats": "auto"}) for spec in specs]
 
 
-def pair_of(path: Path, specs: Sequence[Spec]) -> Pair:
-    (pair,) = analyse(swept(path, *specs)).pairs
-    return pair
-
-
 STEADY = [1.0, 1.01, 0.99, 1.005]
 SINGLE, TWO = Spec(kind="cpu"), replace(DDP, kind="cpu")
 
@@ -351,7 +332,8 @@ def test_more_than_a_quarter_is_never_set_aside_and_doubted(
     tmp_path: Path, spec: Spec, factors: Sequence[float], crowded: tuple[int, ...]
 ) -> None:
     quiet = SINGLE if spec is TWO else TWO
-    pair = pair_of(tmp_path, [*repeats(quiet, STEADY), *with_crowd(spec, factors, *crowded)])
+    specs = [*repeats(quiet, STEADY), *with_crowd(spec, factors, *crowded)]
+    (pair,) = analyse(swept(tmp_path, *specs)).pairs
     assert pair.speedup.n == (len(factors), len(factors))
     assert [one.code for one in pair.remarks] == ["disturbed"]
     assert f"{len(crowded)} of {len(factors)} runs" in pair.remarks[0].brief

@@ -23,8 +23,6 @@ from fakes.recorded import (
     write_sweep,
 )
 from scalewise.analysis import (
-    Configuration,
-    Pair,
     RatioEstimate,
     analyse,
     configurations,
@@ -278,13 +276,6 @@ def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
 FASTER_THAN_LINEAR = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
 
 
-def crowded(path: Path, multi: Spec, *cells: str) -> Pair:
-    specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(multi, STEADY)]
-    crowd(write_sweep(path, specs), *cells)
-    (pair,) = analyse(load_sweep(path)).pairs
-    return pair
-
-
 def test_more_than_linear_without_a_cause_is_invalid_and_its_interval_says_nothing(
     tmp_path: Path,
 ) -> None:
@@ -328,16 +319,12 @@ def clocked(usage: Usage | None, mhz: float | None) -> Usage:
     return replace(usage, devices=tuple(replace(d, sm_clock_mhz=mhz) for d in usage.devices))
 
 
-def of_no_speed(config: Configuration) -> Configuration:
-    (run,) = config.runs
-    stood_still = replace(run.throughput, global_samples_per_s=0.0)
-    return replace(config, runs=(replace(run, throughput=stood_still),))
-
-
 def test_a_pair_that_cannot_be_computed_is_refused_and_the_others_compared(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP, replace(DDP, devices=4)])
     single, two, four = configurations(load_sweep(path))
-    pairs, refused = pair_all([single, of_no_speed(two), four])
+    (run,) = two.runs
+    stood_still = replace(run, throughput=replace(run.throughput, global_samples_per_s=0.0))
+    pairs, refused = pair_all([single, replace(two, runs=(stood_still,)), four])
     assert [pair.devices for pair in pairs] == [4]
     (no_pair,) = refused
     assert no_pair.config.devices == 2
@@ -367,7 +354,9 @@ def test_without_a_single_device_it_says_how_to_get_one(
 def test_what_a_crowd_could_have_made_is_undecided(
     tmp_path: Path, multi: Spec, cells: list[str], verdict: str, doubts: list[str]
 ) -> None:
-    pair = crowded(tmp_path, multi, *cells)
+    specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(multi, STEADY)]
+    crowd(write_sweep(tmp_path, specs), *cells)
+    (pair,) = analyse(load_sweep(tmp_path)).pairs
     assert pair.verdict == verdict
     assert [one.code for one in pair.remarks] == doubts
     assert all(float(one.figures["quiet"]) > 0 for one in pair.remarks)

@@ -21,7 +21,7 @@ from fakes.recorded import (
     write_sweep,
 )
 from fakes.sections import lines_of
-from scalewise.analysis import Comparison, analyse, compare, load_sweep
+from scalewise.analysis import analyse, compare, load_sweep
 from scalewise.analysis.comparability import code_and_data_fields, differences, shared_part
 from scalewise.analysis.comparison import replaced_runs
 from scalewise.analysis.scaling import Refused
@@ -250,11 +250,6 @@ def fields(refused: Sequence[Refused]) -> list[str]:
     return [difference.field for one in refused for difference in one.differing]
 
 
-def compared(path: Path, a: Sequence[Spec], b: Sequence[Spec], factor: str) -> Comparison:
-    sweeps = [load_sweep(write_sweep(path / str(i), specs)) for i, specs in enumerate((a, b))]
-    return compare(*sweeps, factor)
-
-
 @pytest.mark.parametrize(
     ("single", "multi", "refused"),
     [
@@ -282,7 +277,8 @@ def test_unknown_code_does_not_equal_unknown_code(tmp_path: Path) -> None:
     # Nor does a mixture with it, which is spelt alike on both sides.
     mixed = [*unknown[:2], *repeats(Spec(), FACTORS)[2:], *multi[:2], *repeats(DDP, FACTORS)[2:]]
     assert fields(analysed(tmp_path / "mixed", *mixed).refused) == ["code.commit"]
-    assert len(compared(tmp_path, unknown, unknown, "code").matches) == 1, "it is declared"
+    alone = swept(tmp_path / "alone", *unknown)
+    assert len(compare(alone, alone, "code").matches) == 1, "it is declared"
 
 
 def test_without_a_commit_the_sources_tell_the_code(tmp_path: Path) -> None:
@@ -314,9 +310,9 @@ def test_sides_of_two_protocols_are_refused_whatever_the_factor(tmp_path: Path) 
     old, new = replace(Spec(), protocol=1), Spec()
     assert fields(analysed(tmp_path / "pair", old, DDP).refused) == ["protocol"]
     assert len(analysed(tmp_path / "old", old, replace(DDP, protocol=1)).pairs) == 1
+    sides = swept(tmp_path / "a", old), swept(tmp_path / "b", new)
     for factor in ("code", "measuring", "gpu"):
-        (unmatched,) = compared(tmp_path / factor, [old], [new], factor).unmatched
-        assert [difference.field for difference in unmatched.differing] == ["protocol"]
+        assert fields(compare(*sides, factor).unmatched) == ["protocol"]
 
 
 def test_gpus_are_counted_and_not_compared(tmp_path: Path) -> None:

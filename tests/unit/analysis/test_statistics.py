@@ -1,6 +1,8 @@
 """Against scipy where scipy has it, by seeded simulation where it does not."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,20 +108,22 @@ def test_several_intervals_share_one_error() -> None:
     assert bonferroni(0) == pytest.approx(0.95), "nothing to compare with"
 
 
-def test_outliers_are_flagged_from_ten_runs_up_only() -> None:
-    runs = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.1, 9.9]
-    assert verdict.outliers([*runs[:-1], 30.0]) is None
-    assert verdict.outliers([*runs, 30.0]) == (9,)
-    assert verdict.outliers([*runs, 10.0]) == ()
+TEN = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.1, 9.9, 30.0]
 
 
-def test_modified_z_score_worked_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("runs", "flagged"),
+    [(TEN, (9,)), ([*TEN[:-1], 10.0], ()), (TEN[1:], None),
+     ([5.0] * 11 + [9.0], (11,)), ([5.0] * 12, ())],  # more than half are equal
+)  # fmt: skip
+def test_outliers_are_flagged_from_ten_runs_up_only(
+    runs: list[float], flagged: tuple[int, ...] | None
+) -> None:
+    assert verdict.outliers(runs) == flagged
     # median 3, MAD 1.
     assert verdict.modified_z_scores([1.0, 2.0, 3.0, 4.0, 8.0]) == pytest.approx(
         [-2 * 0.6745, -0.6745, 0.0, 0.6745, 5 * 0.6745]
     )
-    assert verdict.outliers([5.0] * 11 + [9.0]) == (11,), "more than half are equal"
-    assert verdict.outliers([5.0] * 12) == ()
 
 
 def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:
@@ -137,63 +141,43 @@ def test_runs_must_be_finite_numbers(bad: list[float]) -> None:
 
 # How figures and their doubt are written: read at a glance, and never more than is known.
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("write", "value", "text"),
     [
-        (None, "-"),
-        (0.0, "0"),
-        (9.9999, "10.0"),
-        (0.01234, "0.0123"),
-        (12345.6, "12,346"),
-        (9_876_543.0, "9,876,543"),
-        (12_345_678.0, "1.23e+07"),
-        (1e-9, "1.00e-09"),
+        (number, None, "-"), (number, 0.0, "0"), (number, 9.9999, "10.0"),
+        (number, 0.01234, "0.0123"), (number, 12345.6, "12,346"),
+        (number, 9_876_543.0, "9,876,543"), (number, 12_345_678.0, "1.23e+07"),
+        (number, 1e-9, "1.00e-09"),
+        # A ratio is never written as 0.00.
+        (factor, 1.654, "1.65"), (factor, 0.104, "0.10"), (factor, 0.0312, "0.031"),
+        (factor, 4e-7, "4e-07"), (factor, 23456.0, "23,456"), (factor, 1000.0, "1,000"),
+        (estimate, None, "-"), (estimate, Estimate(106.62, 1, None, None), "107"),
     ],
-)
-def test_numbers_keep_three_digits(value: float | None, text: str) -> None:
-    assert number(value) == text
+)  # fmt: skip
+def test_numbers_keep_three_digits(write: Callable[[Any], str], value: Any, text: str) -> None:
+    assert write(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("value", "below", "above", "text"),
     [
-        (1.654, "1.65"),
-        (0.104, "0.10"),
-        (0.0312, "0.031"),
-        (4e-7, "4e-07"),
-        (23456.0, "23,456"),
-        (1000.0, "1,000"),
+        (75_794.0, 6_288.0, 6_288.0, "75,800 (69,500-82,100)"),  # nobody knows the 94 of it
+        (99.96, 0.0998, 0.0998, "99.96 (99.86-100.06)"),
+        (1.244171, 0.000023, 0.000023, "1.2442 (1.2441-1.2442)"),
+        (1.244171, 0.00023, 0.00023, "1.2442 (1.2439-1.2444)"),
+        (12_345.6, 0.03, 0.03, "12,346 (12,346-12,346)"),
+        (3.0, 500.0, 500.0, "3 (-497 to 503)"),
+        (0.0, 5.0, 5.0, "0.0 (-5.0 to 5.0)"),
+        (1e-8, 1e-9, 1e-9, "1.00e-08 (9.00e-09 to 1.10e-08)"),
+        # Three digits each, unless it is the middle of its interval.
+        (100.0, 4.8, 5.2, "100.0 (95.2-105.2)"),
+        (4.24, 3.94, 55.56, "4.24 (0.300-59.8)"),
+        (55_464.0, 14_969.0, 20_501.0, "55,500 (40,500-76,000)"),
     ],
 )
-def test_a_ratio_is_never_written_as_0_00(value: float, text: str) -> None:
-    assert factor(value) == text
-
-
-def test_an_estimate_shows_its_doubt_to_two_digits() -> None:
-    assert estimate(Estimate(106.62, 5, 1.5, Interval(104.73, 108.51))) == "106.6 (104.7-108.5)"
-    assert estimate(Estimate(106.62, 1, None, None)) == "107"
-    assert estimate(None) == "-"
-    assert estimate(Estimate(4.24, 2, 4.9, Interval(0.3, 59.8))) == "4.24 (0.300-59.8)"
-    assert estimate(Estimate(55_464.0, 3, 4e3, Interval(40_495.0, 75_965.0))) == (
-        "55,500 (40,500-76,000)"
-    )
-    assert estimate(Estimate(100.0, 5, 4.0, Interval(95.2, 105.2))) == "100.0 (95.2-105.2)"
-
-
-@pytest.mark.parametrize(
-    ("value", "half", "text"),
-    [
-        (75_794.0, 6_288.0, "75,800 (69,500-82,100)"),  # nobody knows the 94 of it
-        (99.96, 0.0998, "99.96 (99.86-100.06)"),
-        (1.244171, 0.000023, "1.2442 (1.2441-1.2442)"),
-        (1.244171, 0.00023, "1.2442 (1.2439-1.2444)"),
-        (12_345.6, 0.03, "12,346 (12,346-12,346)"),
-        (3.0, 500.0, "3 (-497 to 503)"),
-        (0.0, 5.0, "0.0 (-5.0 to 5.0)"),
-        (1e-8, 1e-9, "1.00e-08 (9.00e-09 to 1.10e-08)"),
-    ],
-)
-def test_a_figure_and_its_doubt_end_at_one_place(value: float, half: float, text: str) -> None:
-    assert estimate(Estimate(value, 3, 1.0, Interval(value - half, value + half))) == text
+def test_a_figure_and_its_doubt_end_at_one_place(
+    value: float, below: float, above: float, text: str
+) -> None:
+    assert estimate(Estimate(value, 3, 1.0, Interval(value - below, value + above))) == text
 
 
 @pytest.mark.parametrize(("runs", "which"), [([1.27, 1.27], "both"), ([0.1 + 0.2] * 5, "all 5")])

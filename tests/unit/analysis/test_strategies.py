@@ -73,18 +73,13 @@ def test_averaging_of_parameters_is_a_transfer(tmp_path: Path) -> None:
     assert (found.ms, found.is_limit) == (pytest.approx(3.0), True)
 
 
-def with_models(path: Path, strategy: str, models: int) -> None:
-    """Say in the results of ``strategy`` that its ranks trained so many models."""
-    for planned, folder in SweepFolder(path).cells():
-        if strategy in planned.name:
-            folder.save_result(replace(folder.load_result(), models=models))
-
-
 def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> None:
     free = replace(DDP, strategy="task_parallel", phases_ms={**DDP_MS, "exposed_comm": 0.01})
     specs = [s for one in (Spec(), DDP, free) for s in repeats(one, FACTORS)]
     write_sweep(tmp_path, specs)
-    with_models(tmp_path, "task_parallel", 2)
+    for planned, folder in SweepFolder(tmp_path).cells():
+        if "task_parallel" in planned.name:
+            folder.save_result(replace(folder.load_result(), models=2))
     analysis = analyse(load_sweep(tmp_path))
     labels = {c.label: c for c in analysis.measured}
     ceiling = labels["large task_parallel x2 (2 models)"]

@@ -246,10 +246,6 @@ def test_medians_leave_the_long_steps_out(
     means = [step.mean_over_median for step in pair.median_steps]
     assert means == pytest.approx([1 / multi_share, 1 / single_share])
     assert ("medians" in [one.code for one in doubt_speedup(pair, {}).remarks]) is differs
-
-
-def test_a_median_of_zero_says_nothing(tmp_path: Path) -> None:
-    single, multi = configurations(tmp_path)
     assert pair_of(with_median(single, 0.0), multi).speedup_of_medians is None
 
 

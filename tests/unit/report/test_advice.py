@@ -94,6 +94,9 @@ def test_each_workload_has_its_own_answer_and_nothing_of_models_far_larger() -> 
     assert not [text for text in below if "Published" in text or " x RTX " in text]
     assert [blocks(one)[0].lines[0].verdict for one in found] == ["take one device", "cannot tell"]
     assert [one.title for one in found] == ["medium, tabular", "gpt2_tiny, stdlib"]
+    below = [text for section in found for text in blocks(section)[2]]
+    published = [text for text in below if "Published" in text or " x RTX " in text]
+    assert not published, "it is of models far larger"
 
 
 def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
@@ -107,9 +110,7 @@ def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
     assert (played["basis"], played["verdict"]) == ("rehearsed", "likely pays")
     assert played["hours"] == pytest.approx(alone["hours"] / played["times"].value, rel=1e-3)
     assert played["usd"] / alone["usd"] == pytest.approx(2 / played["times"].value, rel=1e-3)
-
-
-def test_without_a_price_there_is_no_cost_and_the_reason_is_said() -> None:
+    # Without a price there is no cost, and the reason is said.
     (section,) = advised_kept("rehearsal/gpt2_p2p_off")
     assert "usd" not in option(section, "ddp x2")
     assert any("USD missing" in text for text in section.texts)

@@ -327,17 +327,17 @@ class TestCommunication:
             assert cost.against == "profiler window"
 
     def test_collectives_of_a_doubted_window_are_in_no_file(self) -> None:
-        plain = json.loads(export.results_json(analysis_of(kept("h200x2_anatomy/nvlink"))))
+        found = analysis_of(kept("h200x2_anatomy/nvlink"))
+        plain = json.loads(export.results_json(found))
         ranks = [r for c in plain["configurations"] for p in c["profiles"] for r in p["ranks"]]
         assert ranks
         for rank in ranks:
             assert (rank["communication_ms"], rank["overlapped_ms"]) == (None, None)
             assert rank["missing"]["communication_ms"]
             assert rank["operations"] and not any(o["communication"] for o in rank["operations"])
-
-
-def test_the_collectives_of_the_doctor_are_on_the_page_alone() -> None:
-    assert "Collectives, nccl" not in printed(analysis_of(kept("h200x2_anatomy/nvlink")))
+        assert "Collectives, nccl" not in printed(found), (
+            "those of the doctor are on the page alone"
+        )
 
 
 class TestRemarks:

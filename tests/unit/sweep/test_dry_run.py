@@ -106,9 +106,7 @@ def begun(tmp_path: Path) -> tuple[SweepFolder, list[Cell]]:
     folder.save_plan(type(before)(before.created_at, (), 0, tuple(cell.planned for cell in cells)))
     for cell in cells[:2]:
         finish(folder, cell.planned, steps=100)
-    failed = RecordedCell(folder.cell(cells[2].planned.name))
-    failed.train(20)
-    failed.fail()
+    RecordedCell(folder.cell(cells[2].planned.name), steps=20).fail()
     return folder, cells
 
 

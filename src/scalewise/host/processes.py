@@ -23,8 +23,8 @@ import psutil
 
 ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
 """In the environment of every rank and of whatever it starts."""
-_STUCK_S = 5.0
 _END_ALL_S = 9.0
+_STUCK_S = 5.0
 """A driver call that hangs keeps a process from ending, whatever it is sent."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -46,7 +46,7 @@ def own_loss(step: int, rank: int) -> float:
 
 
 class RecordedCell:
-    """A cell of ``ranks`` ranks that can be written bit by bit.
+    """A cell of ``ranks`` ranks that has made ``steps`` and can be written bit by bit.
 
     Every step takes ``STEP_MS`` of recorded (not of real) time. Rank r is ready with its last
     gradient after ``ARRIVAL_MS[r]``.
@@ -59,6 +59,7 @@ class RecordedCell:
         ranks: int = 2,
         gpus: bool = True,
         config: Mapping[str, Any] | None = None,
+        steps: int = 0,
     ) -> None:
         self.folder = folder
         self.ranks = ranks
@@ -88,6 +89,8 @@ class RecordedCell:
             folder.device_series_path("0123456789ab"), "0123456789ab",
             "nvml" if gpus else "process", 1.0, self._sampled, {},
         )  # fmt: skip
+        if steps:
+            self.train(steps)
 
     def train(self, steps: int) -> None:
         """Write ``steps`` more steps, a metrics row every 10 and a device sample every second."""
@@ -179,7 +182,6 @@ class RecordedCell:
 
 def finish(sweep: SweepFolder, planned: PlannedCell, steps: int = 20) -> CellFolder:
     """Write a cell of a plan that is done."""
-    recorded = RecordedCell(sweep.cell(planned.name))
-    recorded.train(steps)
+    recorded = RecordedCell(sweep.cell(planned.name), steps=steps)
     recorded.succeed(ids=(planned.cell_id, planned.config_id))
     return recorded.folder

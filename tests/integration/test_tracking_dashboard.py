@@ -34,8 +34,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     sweep = plan_sweep(tmp_path / "sweep", ["on_gpus", "on_cpu"])
     for name, gpus in (("on_gpus", True), ("on_cpu", False)):
         only_trackio = {"tracking": {"name": "trackio", "trackers": ["trackio"]}}
-        cell = RecordedCell(sweep.cell(name), gpus=gpus, config=only_trackio)
-        cell.train(100)
+        cell = RecordedCell(sweep.cell(name), gpus=gpus, config=only_trackio, steps=100)
         if gpus:
             text = "GPU 1 is lost: timeout"
             cell.alert(Alert(time.time(), "error", "lost", "GPU-1", "GPU 1: lost", text))

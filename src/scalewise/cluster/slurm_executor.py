@@ -297,5 +297,4 @@ def job_arrays(cells: Sequence[SlurmCell]) -> Iterator[list[SlurmCell]]:
 
 
 def _skipped(cell: SlurmCell, why: str) -> Ending:
-    """Record that a cell was never run."""
     return cell.folder.save_attempt(Ending("skipped", "host", why))

@@ -165,7 +165,6 @@ def _device(name: str, facts: DeviceFacts) -> Iterator[_Found]:
 
 
 def _measured(name: str, rank: RankMeasurements, device_kind: str) -> Iterator[_Found]:
-    """Findings of what one rank measured alone."""
     if rank.pcie is not None:
         yield from _pcie(name, rank.pcie, [c for c in rank.copies if c.kind.endswith("pinned")])
     if rank.soak is not None and len(rank.soak.windows) >= _LEAST_WINDOWS:

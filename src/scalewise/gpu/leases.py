@@ -274,7 +274,6 @@ def visible_devices(nvml: Nvml, env: Mapping[str, str]) -> tuple[GpuDevice, ...]
 
 
 def _find_device(devices: Sequence[GpuDevice], name: str) -> GpuDevice | None:
-    """The device that an index or a UUID (or its unique beginning) names."""
     if name.isdecimal():
         matches = [d for d in devices if d.index == int(name)]
     elif name.startswith("GPU-"):

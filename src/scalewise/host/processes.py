@@ -23,6 +23,7 @@ import psutil
 
 ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
 """In the environment of every rank and of whatever it starts."""
+_END_ALL_S = 9.0
 _STUCK_S = 5.0
 """A driver call that hangs keeps a process from ending, whatever it is sent."""
 _PR_SET_PDEATHSIG = 1
@@ -75,10 +76,10 @@ def find_below(pid: int, command: list[str]) -> int | None:
     return None
 
 
-def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
+def end_descendants(grace_s: float) -> list[int]:
     """End every process below this one: asked first, then made to. Returns what is left.
 
-    Only processes stuck in the kernel can be left after ``limit_s``.
+    Only processes stuck in the kernel can be left after :data:`_END_ALL_S`.
     """
     begun = time.monotonic()
     signalled: set[int] = set()
@@ -86,7 +87,7 @@ def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
         reap()
         alive = descendants(os.getpid())
         elapsed = time.monotonic() - begun
-        if not alive or elapsed > limit_s:
+        if not alive or elapsed > _END_ALL_S:
             return alive
         for pid in alive:
             if elapsed >= grace_s:

@@ -86,7 +86,6 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
 
 
 def _relative_message(folder: CellFolder, error: RecordError) -> str:
-    """The message of the error, with paths relative to the cell's folder."""
     return str(error).removeprefix(f"{folder.path}/")
 
 

@@ -139,7 +139,6 @@ class Supervisor:
         return ending
 
     def _sampling(self, ranks: Ranks) -> AbstractContextManager[object]:
-        """Samples the cell's devices on this host, where it wants samples."""
         interval_s = self.job.settings.sample_every_s
         if interval_s is None:
             return nullcontext()

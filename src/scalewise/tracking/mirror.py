@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import logging
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from scalewise.config import in_one_line
-from scalewise.host import exit_now
+from scalewise.host import exit_now, say
 from scalewise.records import (
     CellFolder,
     CurrentAttempt,
@@ -96,7 +95,6 @@ def reclaim_processor() -> None:
 
 
 def _schedule(policy: int) -> None:
-    """Set the policy of every thread of this process."""
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
             os.sched_setscheduler(int(task.name), policy, os.sched_param(0))
@@ -109,10 +107,6 @@ def _wait_for_the_sweep() -> float:
         told += data
     reclaim_processor()
     return _FINISH_S if b"finish\n" in told else _ORPHANED_S
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the sweep shows this stream
 
 
 def open_tracker(name: str) -> Tracker:
@@ -137,7 +131,7 @@ class SweepMirror:
     def __init__(
         self,
         folder: Path,
-        complain: Callable[[str], None] = _to_stderr,
+        complain: Callable[[str], None] = say,
         opener: Callable[[str], Tracker] = open_tracker,
     ) -> None:
         self._complain = complain

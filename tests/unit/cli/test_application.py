@@ -325,9 +325,7 @@ def test_a_mirror_of_a_sweep_without_trackers_says_so(
     monkeypatch.setenv("WANDB_SILENT", "true")
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
     none = {"tracking": {"name": "none", "trackers": []}}
-    cell = RecordedCell(sweep.cell("alpha"), config=none)
-    cell.train(20)
-    cell.succeed()
+    RecordedCell(sweep.cell("alpha"), config=none, steps=20).succeed()
     assert main(["mirror", str(sweep.path)]) == Exit.DONE
     assert "tracking=none" in capsys.readouterr().out
 

@@ -21,9 +21,8 @@ from scalewise.sweep import Cell, Engine, SweepReport, make_display
 from scalewise.sweep.plan import plan
 
 
-def cells(*overrides: str, repeats: int) -> list[Cell]:
-    typed = ("tracking=none", "hardware=cpu", f"repeats={repeats}", *overrides)
-    return plan([asked(*typed)], 0)
+def cells(*overrides: str) -> list[Cell]:
+    return plan([asked("tracking=none", "hardware=cpu", "repeats=1", *overrides)], 0)
 
 
 LOST = Ending("failed", "host", "node1 was lost")
@@ -48,19 +47,17 @@ class AnsweringLink(HostLink):
 
 
 class Answering(RayExecutor):
-    """Each try ends at once with the next of ``answers``."""
+    """Each try ends at once, and alike."""
 
-    def __init__(self, answers: list[Ending], policy: Any = "exclusive") -> None:
-        super().__init__(RayConfig(policy=policy))
-        self.answers = answers
-        self.tries: list[str] = []
+    def __init__(self, answer: Ending) -> None:
+        super().__init__(RayConfig())
+        self.link = AnsweringLink(answer)
 
     def demand(self, cell: Cell) -> ClusterDemand:
         return ClusterDemand(cell.planned.devices or 1, 1, 0, 1)
 
     def links(self, reservation: object, order: Order) -> Sequence[HostLink]:
-        self.tries.append(order.cell.name)
-        return [AnsweringLink(self.answers.pop(0))]
+        return [self.link]
 
 
 class Rooms:
@@ -84,25 +81,7 @@ class Rooms:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_executor, "RayCluster", lambda *_: Rooms())
     monkeypatch.setattr(ray_executor, "_LOOK_S", 0.01)
-    monkeypatch.setattr(ray_executor, "_LOST_S", 0.0)
     monkeypatch.setattr(slurm_executor, "_LOOK_S", 0.01)
-
-
-def on_ray(folder: Path, executor: Answering, wanted: list[Cell]) -> tuple[Engine, SweepReport]:
-    engine = Engine(folder, executor, make_display(io.StringIO()))
-    return engine, engine.run(wanted)
-
-
-@pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize(("retries", "tries"), [(0, 1), (2, 3)])
-def test_a_cell_that_keeps_losing_its_host_is_tried_as_often_as_asked(
-    tmp_path: Path, retries: int, tries: int
-) -> None:
-    executor = Answering([LOST] * 4)
-    engine, report = on_ray(tmp_path, executor, cells(f"sweep.retries={retries}", repeats=1))
-    assert (len(executor.tries), report.count("failed")) == (tries, 1)
-    (_, folder), *_ = engine.folder.cells()
-    assert [attempt.cause for attempt in folder.attempts()] == ["host"] * tries
 
 
 @pytest.mark.usefixtures("at_once")
@@ -115,9 +94,11 @@ def test_a_lost_host_alone_gets_the_time_to_end_its_part_before_the_next_try(
 ) -> None:
     """It may still write to the cell's folder: two tries at once would mix their records."""
     monkeypatch.setattr(ray_executor, "_LOST_S", 0.5)
-    engine, _ = on_ray(tmp_path, Answering([lost] * 2), cells("sweep.retries=1", repeats=1))
-    (_, folder), *_ = engine.folder.cells()
+    engine = Engine(tmp_path, Answering(lost), make_display(io.StringIO()))
+    assert engine.run(cells("sweep.retries=1")).count("failed") == 1
+    ((_, folder),) = engine.folder.cells()
     first, second = folder.attempts()
+    assert first.cause == second.cause == lost.cause
     assert (second.started_at - first.started_at > 0.4) is waits
 
 
@@ -165,7 +146,7 @@ def on_slurm(
 def test_slurm_gets_a_cell_again_as_often_as_asked_and_a_preempted_one_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, causes: list[str]
 ) -> None:
-    wanted = cells(f"sweep.retries={retries}", repeats=1)
+    wanted = cells(f"sweep.retries={retries}")
     cluster, report = on_slurm(tmp_path, monkeypatch, causes, wanted)
     assert (cluster.batches, report.count("failed")) == ([1, 1, 1], 1)
 
@@ -260,7 +241,7 @@ def test_where_slurm_does_not_answer_it_is_said_which_jobs_may_go_on(
 
 @pytest.mark.parametrize("record", ["", '{"job_id": "7"}'])
 def test_a_cell_whose_job_is_not_known_is_no_second_job(tmp_path: Path, record: str) -> None:
-    executor, (cell,) = SlurmExecutor(SlurmConfig()), cells(repeats=1)
+    executor, (cell,) = SlurmExecutor(SlurmConfig()), cells()
     folder = CellFolder(tmp_path)
     assert executor.find_running(cell, folder) is None, "it was never submitted"
     (tmp_path / "slurm.json").write_text(record)

@@ -150,7 +150,6 @@ def test_files_that_cannot_be_written_or_read_end_with_status_2_and_one_line(
         (["export", cell, "--out", str(file)], str(file)),
         (["export", cell, "--out", str(file / "x")], str(file / "x")),
         (["export", str(_cell(tmp_path / "cpu", "process"))], "no GPU was sampled there"),
-        (["export", str(tmp_path / "a" / "gpu")], "found no cell and no sweep"),
         (["export", packed], f"{packed}: no GPU was sampled there"),
     ):
         assert main(words) == 2

@@ -31,9 +31,14 @@ from scalewise.supervisor.ranks import RankProcess
 from scalewise.train.length import TooLateError
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellFolder:
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "_SETTLE_S", 0)
+    monkeypatch.setattr(failures, "_OTHERS_GIVE_UP_S", 0.15)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CellFolder:
     return CellFolder(tmp_path)
 
 
@@ -184,11 +189,6 @@ class Ranks:
         for process in self.processes:
             if process.rank in self._give_up:
                 process.exit_code = 1
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "_OTHERS_GIVE_UP_S", 0.15)
 
 
 def judged(folder: Path, ranks: Ranks, ending: Ending, world_size: int) -> Ending:

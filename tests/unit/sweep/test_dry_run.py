@@ -16,7 +16,7 @@ from fakes.requests import composer as shared_composer
 from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.gpu import HostMismatch
 from scalewise.host import SOURCE_SHA256, identity, running_code
-from scalewise.records import PROTOCOL, SweepFolder
+from scalewise.records import PROTOCOL, CellFolder, SweepFolder
 from scalewise.sweep import Cell
 from scalewise.sweep.compose import Composer
 from scalewise.sweep.plan import plan, request
@@ -106,9 +106,7 @@ def begun(tmp_path: Path) -> tuple[SweepFolder, list[Cell]]:
     folder.save_plan(type(before)(before.created_at, (), 0, tuple(cell.planned for cell in cells)))
     for cell in cells[:2]:
         finish(folder, cell.planned, steps=100)
-    failed = RecordedCell(folder.cell(cells[2].planned.name))
-    failed.train(20)
-    failed.fail()
+    RecordedCell(folder.cell(cells[2].planned.name), steps=20).fail()
     return folder, cells
 
 
@@ -295,21 +293,31 @@ def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
         refuse_mixing(elsewhere, twice("seed=3"), (), {THERE})
 
 
-def test_results_of_other_own_code_are_not_mixed_silently(
-    elsewhere: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The class lies on PYTHONPATH, outside of every repository."""
-    module = tmp_path / "brought_on_path.py"
-    module.write_text("FACTOR = 1\n")
+OWN = ("seed=1", "model._target_=brought_on_path.Net", "dataset=tabular")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of the class in ``OWN``: it lies on PYTHONPATH, outside of every repository."""
+    path = tmp_path / "brought_on_path.py"
+    path.write_text("FACTOR = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    target = "brought_on_path.Net"
-    new = ("seed=1", "repeats=3", f"model._target_={target}", "dataset=tabular")
-    (_, cell), *_ = elsewhere.cells()
-    code = running_code(Path.cwd(), [target])
+    return path
+
+
+def trained_with_own(cell: CellFolder) -> None:
+    code = running_code(Path.cwd(), ["brought_on_path.Net"])
     cell.save_provenance(dataclasses.replace(cell.load_provenance(), code=code))
 
+
+def test_results_of_other_own_code_are_not_mixed_silently(
+    elsewhere: SweepFolder, module: Path
+) -> None:
+    (_, cell), *_ = elsewhere.cells()
+    trained_with_own(cell)
+
     def found() -> list[str]:
-        return refuse_mixing(elsewhere, twice(*new), (), {THERE})
+        return refuse_mixing(elsewhere, twice("repeats=3", *OWN), (), {THERE})
 
     assert found() == [], "the other cell's code is unknown, and not different"
     module.write_text("FACTOR = 100\n")
@@ -319,19 +327,14 @@ def test_results_of_other_own_code_are_not_mixed_silently(
 
 
 def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
-    elsewhere: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    elsewhere: SweepFolder, module: Path
 ) -> None:
     """With nothing to run nothing is mixed, and "was done before" told of no change."""
-    module = tmp_path / "left_as_it_was.py"
-    module.write_text("FACTOR = 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    target = "left_as_it_was.Net"
-    own = asked("repeats=2", "seed=1", f"model._target_={target}", "dataset=tabular")
+    own = asked("repeats=2", *OWN)
     # Under the names of those that are done.
     cells = [dataclasses.replace(cell, request=own) for cell in twice("seed=1")]
-    code = running_code(Path.cwd(), [target])
-    for at in (elsewhere.cell(cell.planned.name) for cell in cells):
-        at.save_provenance(dataclasses.replace(at.load_provenance(), code=code))
+    for cell in cells:
+        trained_with_own(elsewhere.cell(cell.planned.name))
 
     def said(again: frozenset[str] = frozenset()) -> list[str]:
         return refuse_mixing(elsewhere, cells, again, {THERE})
@@ -339,6 +342,6 @@ def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
     assert said() == []
     module.write_text("FACTOR = 100\n")
     (line,) = said()
-    assert "left_as_it_was.py" in line
+    assert "brought_on_path.py" in line
     assert "(in 2 cells); sweep.rerun=all" in line
     assert said(frozenset(cell.planned.cell_id for cell in cells)) == [], "they run again"

@@ -87,24 +87,19 @@ def test_what_ran_on_a_device_until_it_was_given_back_does_not_count(gpus: Gpus)
     assert gpus.leases.try_lease(GPUS, 1) is not None
 
 
-def test_a_process_that_is_about_to_vanish_is_looked_at_ten_times_a_second(gpus: Gpus) -> None:
-    assert gpus.lease(2) is None
-    assert gpus.leases.foreign_settles
+@pytest.mark.parametrize(("looks", "too_early_s"), [(1, 0.05), (4, 0.9)])
+def test_who_may_vanish_is_looked_at_ten_times_a_second_and_who_stays_once(
+    gpus: Gpus, looks: int, too_early_s: float
+) -> None:
+    for _ in range(looks):
+        assert gpus.lease(2) is None
+    assert gpus.leases.foreign_settles is (looks == 1)
     gpus.samples["GPU-0"] = replace(BUSY, processes=())
-    gpus.now_s += 0.05
+    gpus.now_s += too_early_s
     assert gpus.leases.try_lease(GPUS, 2) is None
-    gpus.now_s += 0.06
+    gpus.now_s += 1.2 * too_early_s
     assert gpus.leases.try_lease(GPUS, 2) is not None
     assert not gpus.leases.foreign_settles
-
-
-def test_one_that_is_there_to_stay_is_looked_at_once_a_second(gpus: Gpus) -> None:
-    for _ in range(4):
-        assert gpus.lease(2) is None
-    assert not gpus.leases.foreign_settles
-    gpus.samples["GPU-0"] = replace(BUSY, processes=())
-    gpus.now_s += 0.9
-    assert gpus.leases.try_lease(GPUS, 2) is None
 
 
 def test_only_what_tells_of_others_is_read(

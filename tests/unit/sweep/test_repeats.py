@@ -12,7 +12,7 @@ import pytest
 from fakes.executor import PlayedExecutor
 from fakes.recorded import DDP, Spec, write_cell
 from fakes.requests import asked as request_of
-from scalewise.records import Cause, CellFolder, Ending, SweepFolder, SweepPlan
+from scalewise.records import Cause, CellFolder, Ending, PlannedCell, SweepFolder, SweepPlan
 from scalewise.sweep import Cell, Engine, make_display
 from scalewise.sweep.auto import adaptive_requests, describe_rounds, next_rounds
 from scalewise.sweep.plan import Request, add_to_plan, make_cell, plan
@@ -28,31 +28,37 @@ def cells() -> list[Cell]:
     return plan([asked("strategy=single"), asked("strategy=ddp", "strategy.devices=2")], 0)
 
 
-def record(
-    folder: SweepFolder, cells: list[Cell], factors: dict[int, float], lost: Cell | None = None
+FACTORS = (1.0, 1.4, 0.8, 1.2, 0.9)
+"""Run to run, by repeat: three of them leave a pair open."""
+
+
+def finish(
+    own: CellFolder, planned: PlannedCell, factors: Sequence[float] = FACTORS, **changes: Any
 ) -> None:
-    """Finish ``cells`` with the run-to-run factor of each repeat; one of them may have failed."""
+    factor = factors[planned.repeat % len(factors)]
+    spec = replace(DDP, run_factor=1 / factor) if planned.devices == 2 else Spec(run_factor=factor)
+    config = {"repeats": "auto", "max_repeats": 8}
+    write_cell(own, planned, replace(spec, repeat=planned.repeat, config=config, **changes))
+
+
+def record(
+    folder: SweepFolder,
+    cells: list[Cell],
+    factors: Sequence[float] = FACTORS,
+    lost: Cell | None = None,
+) -> None:
+    """Finish ``cells``; one of them may have failed."""
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(c.planned for c in cells)))
     for cell in cells:
-        spec = Spec() if cell.planned.devices == 1 else DDP
-        run = replace(
-            spec,
-            repeat=cell.planned.repeat,
-            run_factor=factors[cell.planned.repeat] ** (-1 if spec is DDP else 1),
-            config={"repeats": "auto"},
-            outcome="failed" if cell is lost else "done",
-        )
-        write_cell(folder.cell(cell.planned.name), cell.planned, run)
-
-
-NOISY = {0: 1.0, 1: 1.4, 2: 0.8}
+        own = folder.cell(cell.planned.name)
+        finish(own, cell.planned, factors, outcome="failed" if cell is lost else "done")
 
 
 @pytest.fixture
 def undecided(tmp_path: Path, cells: list[Cell]) -> tuple[SweepFolder, dict[str, Request]]:
     """A pair that three rounds leave open, and what was asked for."""
     folder = SweepFolder(tmp_path)
-    record(folder, cells, NOISY)
+    record(folder, cells)
     return folder, dict(adaptive_requests(cells))
 
 
@@ -65,7 +71,7 @@ def test_an_undecided_pair_gets_a_whole_round_once_and_a_decided_one_none(
     assert {c.planned.config_id for c in more} == set(requests)
     add_to_plan(folder, more, "exclusive", 2)
     assert next_rounds(folder, requests).cells == [], "planned, whatever keeps it from running"
-    record(folder, cells, {0: 1.0, 1: 1.01, 2: 0.99})
+    record(folder, cells, (1.0, 1.01, 0.99))
     assert next_rounds(folder, requests).cells == []
 
 
@@ -76,7 +82,7 @@ def test_a_lost_half_is_made_up_for_by_a_whole_new_round(tmp_path: Path, cells: 
     """
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     lost = next(c for c in cells if c.planned.devices == 2 and c.planned.repeat == 1)
-    record(folder, cells, NOISY, lost=lost)
+    record(folder, cells, lost=lost)
     following = next_rounds(folder, requests)
     more, (found,) = following.cells, following.looked_at
     assert (found.runs, found.wanted) == (2, 3)
@@ -91,7 +97,7 @@ def test_a_pair_without_time_for_its_next_rounds_stays_open_but_of_three_runs(
     assert following.cells == []
     assert following.left_open == list(following.looked_at)
     assert not next_rounds(folder, requests, lambda needed: len(needed) < 3).left_open
-    record(lost := SweepFolder(folder.path / "lost"), cells, NOISY, lost=cells[0])
+    record(lost := SweepFolder(folder.path / "lost"), cells, lost=cells[0])
     more = next_rounds(lost, requests, lambda needed: False).cells
     assert len(more) == 2, "a verdict needs them, whatever they take"
 
@@ -122,21 +128,11 @@ def recording(folder: Path, stop_after: int | None = None) -> tuple[Engine, list
         if len(executor.started) - 1 == stop_after:
             executor.started.pop()
             raise KeyboardInterrupt
-        planned, is_wide = cell.planned, cell.planned.devices == 2
-        run = replace(
-            DDP if is_wide else Spec(),
-            repeat=planned.repeat,
-            run_factor=FACTORS[planned.repeat % len(FACTORS)] ** (-1 if is_wide else 1),
-            config={"repeats": "auto", "max_repeats": 8},
-        )
-        write_cell(own, planned, run)
+        finish(own, cell.planned)
         return Ending("done")
 
     executor = PlayedExecutor(play)
     return Engine(folder, executor, make_display(io.StringIO())), executor.started
-
-
-FACTORS = (1.0, 1.4, 0.8, 1.2, 0.9)
 
 
 def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(tmp_path: Path) -> None:

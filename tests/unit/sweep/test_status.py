@@ -27,14 +27,9 @@ from scalewise.sweep.status_view import estimate_line, render
 def sweep(tmp_path: Path) -> SweepFolder:
     """Four cells: done, failed, running at step 30 of 120, waiting."""
     folder = plan_sweep(tmp_path / "sweep", ["done", "failed", "running", "waiting"])
-    done = RecordedCell(folder.cell("done"))
-    done.train(100)
-    done.succeed()
-    failed = RecordedCell(folder.cell("failed"))
-    failed.train(20)
-    failed.fail()
-    running = RecordedCell(folder.cell("running"))
-    running.train(30)
+    RecordedCell(folder.cell("done"), steps=100).succeed()
+    RecordedCell(folder.cell("failed"), steps=20).fail()
+    running = RecordedCell(folder.cell("running"), steps=30)
     running.close()
     folder.cell("running").save_running(RunningAttempt(1, time.time() - 20, tuple(running.devices)))
     for rank in range(2):

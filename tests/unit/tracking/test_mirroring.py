@@ -101,9 +101,7 @@ class Bench:
         return (mirror or self.mirror()).run(lambda: timeout_s)
 
     def cell(self, name: str, steps: int) -> RecordedCell:
-        cell = RecordedCell(self.sweep.cell(name))
-        cell.train(steps)
-        return cell
+        return RecordedCell(self.sweep.cell(name), steps=steps)
 
     def states(self, name: str) -> dict[str, TrackerState]:
         record = self.sweep.cell(name).load_tracking()

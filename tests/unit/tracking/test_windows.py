@@ -173,8 +173,7 @@ def shown(cell: RecordedCell) -> list[Row]:
 
 
 def test_the_plain_name_is_the_mean_and_each_rank_has_its_own(tmp_path: Path) -> None:
-    cell = RecordedCell(CellFolder(tmp_path))
-    cell.train(20)
+    cell = RecordedCell(CellFolder(tmp_path), steps=20)
     found = shown(cell)
     by_name = {
         name: {one.step: one.values[name] for one in found if name in one.values}
@@ -206,8 +205,7 @@ def test_what_is_left_is_read_in_pieces_to_the_end_of_the_longest_series(
 
 
 def test_one_rank_speaks_for_the_run(tmp_path: Path) -> None:
-    cell = RecordedCell(CellFolder(tmp_path), ranks=1)
-    cell.train(20)
+    cell = RecordedCell(CellFolder(tmp_path), ranks=1, steps=20)
     assert [one.values["train_loss"] for one in shown(cell)] == [own_loss(10, 0), own_loss(20, 0)]
     rows = CellRows(cell.folder, cell.folder.load_config(), 1.0).read(final=True)
     assert not any("_cv_" in name for one in rows for name in one.values), "there is one of each"
@@ -218,8 +216,7 @@ def test_one_rank_speaks_for_the_run(tmp_path: Path) -> None:
 
 def test_models_that_never_meet_have_no_mean(tmp_path: Path) -> None:
     config = {"strategy": {"name": "task_parallel", "kind": "task_parallel"}}
-    cell = RecordedCell(CellFolder(tmp_path), config=config)
-    cell.train(10)
+    cell = RecordedCell(CellFolder(tmp_path), config=config, steps=10)
     names = {name for one in shown(cell) for name in one.values}
     assert {"rank_0/train_loss", "rank_1/train_loss"} <= names
     assert "train_loss" not in names
@@ -227,8 +224,7 @@ def test_models_that_never_meet_have_no_mean(tmp_path: Path) -> None:
 
 def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     own = {"model": {"_target_": "mine.Net"}, "optimizer": {"name": "adam"}}
-    cell = RecordedCell(CellFolder(tmp_path), config=own)
-    cell.train(20)
+    cell = RecordedCell(CellFolder(tmp_path), config=own, steps=20)
     cell.succeed()
     info, summary = told(cell)
     assert info.tags == ("Net", "tabular", "ddp", "fp32", "strong scaling")
@@ -243,8 +239,7 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
 def test_a_rehearsal_is_called_one_and_has_no_rate_of_all_its_ranks(tmp_path: Path) -> None:
     """Its steps are as they were; nobody trained on the ranks that were not there."""
     kind = {"name": "ddp2_rehearsed_pcie", "kind": "rehearsal", "ranks": 2}
-    cell = RecordedCell(CellFolder(tmp_path), config={"strategy": kind}, ranks=1)
-    cell.train(20)
+    cell = RecordedCell(CellFolder(tmp_path), config={"strategy": kind}, ranks=1, steps=20)
     cell.succeed()
     info, _ = told(cell)
     assert info.name.startswith("rehearsed ")

@@ -80,8 +80,7 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
     assert found.emulated, "the switch is still seen"
     assert host_facts().environment == found.environment
     folder = CellFolder(tmp_path / "cell")
-    recorded = RecordedCell(folder)
-    recorded.train(10)
+    recorded = RecordedCell(folder, steps=10)
     recorded.succeed()
     folder.save_provenance(dataclasses.replace(found, devices=tuple(recorded.devices)))
     planned = PlannedCell("id", "config", "cell", (), 0, 2)

@@ -119,7 +119,6 @@ class ReplayedSteps(LeanSteps):
         return list(zip(*parts, strict=True))
 
     def _replay(self, steps: list[tuple[Tensor, ...]]) -> None:
-        """Launch ``steps`` at a stretch."""
         recorder, captured = self._recorder, self.captured
         assert captured is not None
         every, done, count = recorder.metrics.every_n_steps, recorder.steps.steps, len(steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections import Counter
@@ -368,26 +369,21 @@ def test_what_interrupts_a_step_of_several_batches_belongs_to_none(
         assert [row[f"host_{name}_ms"] for name in ("data_wait", "other")] == [20, 40]
         assert [row[f"device_{name}_ms"] for name in ("data_wait", "other")] == [20, 2]
     assert row["start_ns"] == 1000 * MS, "its batches so far moved to where it went on"
-    assert pooled == max(0, len(made) - 1), "all are used again but the last, with which the next begins"
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was opened and closed, in order; handles are the names."""
-    seen: list[str] = []
-
-    def open_range(name: str) -> str:
-        seen.append(f"+{name}")
-        return name
-
-    monkeypatch.setattr(NvtxClock, "open_range", staticmethod(open_range))
-    monkeypatch.setattr(NvtxClock, "close_range", staticmethod(lambda h: seen.append(f"-{h}")))
-    return seen
+    # All are used again but the last, with which the next begins.
+    assert pooled == max(0, len(made) - 1)
 
 
 def test_a_step_draws_each_phase_once_and_leaves_nothing_open(
-    tmp_path: Path, drawn: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    drawn: list[str] = []
+
+    def draw(sign: str, name: str) -> str:
+        drawn.append(sign + name)
+        return name  # a handle
+
+    for name, sign in (("open_range", "+"), ("close_range", "-")):
+        monkeypatch.setattr(NvtxClock, name, staticmethod(functools.partial(draw, sign)))
     with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
         clock = NvtxClock(writer, None)
         clock.begin()

@@ -79,7 +79,7 @@ class ReplayedSteps(LeanSteps):
             steps = held[: trainer.max_steps - trainer.global_step]
         is_last = bool(data_fetcher.done)  # type: ignore[attr-defined]
         ends_epoch = is_last and len(steps) == len(held)
-        at_once = 1 if self._recorder.needs_every_step else len(steps)
+        at_once = len(steps) if self._recorder.profiled is None else 1
         done = 0
         while done < len(steps):
             if done:

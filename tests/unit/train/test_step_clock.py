@@ -348,7 +348,7 @@ def test_what_interrupts_a_step_of_several_batches_belongs_to_none(
     with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
         clock = StepClock(writer, torch.device("cuda", 0) if on_gpu else None)
         clock.begin()
-        clock.divides = divided
+        clock.divides, clock._ends_alone = divided, not divided  # as the step before leaves it
         for batch in range(2):  # of 30 ms, 10 ms of which waiting for data, with 1 s between them
             if batch:
                 clock.continue_step()

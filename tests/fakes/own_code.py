@@ -173,9 +173,6 @@ class SlowSamples(Dataset[Any]):
         time.sleep(self.seconds)
         return [self.inner[i] for i in indices]
 
-    def __getitem__(self, index: int) -> Any:
-        return self.inner[index]
-
 
 class SpinSamples(SlowSamples):
     pause: Callable[[], None]
@@ -245,13 +242,9 @@ class Faulty(Net):
             raise RuntimeError("a fault of my own, = 'quoted'")
         if self.fault == "allocation":
             torch.empty(2**50, device=device)
-        if self.fault == "sigkill":
-            os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "sigkill_once" and not Path("killed").exists():
             Path("killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.fault == "exit":
-            os._exit(7)
         if self.fault == "hang":
             time.sleep(600)
         if self.fault == "fill":

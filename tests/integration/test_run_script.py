@@ -81,7 +81,7 @@ def test_both_numbers_of_devices_are_measured_and_compared(ran: Finished) -> Non
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_its_ranks_end_after_the_same_step_and_feed_what_they_say(
+def test_its_ranks_end_after_the_same_step_feed_what_they_say_and_are_timed(
     ran: Finished, devices: int
 ) -> None:
     result = cell(ran, devices).load_result()
@@ -91,6 +91,11 @@ def test_its_ranks_end_after_the_same_step_and_feed_what_they_say(
     assert all(rank.batch_shape == (16, 64) for rank in result.ranks)
     assert all(rank.own_optimizer == "SGD" for rank in result.ranks)
     assert all(rank.parameters_changed for rank in result.ranks)
+    for rank in range(devices):
+        series = read_steps(cell(ran, devices).steps_path(rank), rank).timed()
+        for phase in ("data_wait", "forward", "backward", "optimizer"):
+            assert (series.column(phase)[:10] > 0).all()
+        assert (series.column("exposed_comm")[:10] > 0).all() == (devices == 2)
 
 
 def test_replicas_are_compared_their_gradients_counted_and_what_they_fed_is_audited(
@@ -105,15 +110,6 @@ def test_replicas_are_compared_their_gradients_counted_and_what_they_fed_is_audi
     for rank in (first, second):
         assert "audit of data" not in rank.missing
         assert rank.metrics[BACKWARD_LOSS] == pytest.approx(2.3, abs=0.5)
-
-
-@pytest.mark.parametrize("devices", [1, 2])
-def test_the_phases_of_a_step_are_timed(ran: Finished, devices: int) -> None:
-    for rank in range(devices):
-        series = read_steps(cell(ran, devices).steps_path(rank), rank).timed()
-        for phase in ("data_wait", "forward", "backward", "optimizer"):
-            assert (series.column(phase)[:10] > 0).all()
-        assert (series.column("exposed_comm")[:10] > 0).all() == (devices == 2)
 
 
 @pytest.mark.parametrize("devices", [1, 2])

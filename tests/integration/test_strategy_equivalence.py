@@ -166,24 +166,18 @@ def test_reductions_are_counted_for_each_optimizer_step(trained: Trained) -> Non
     }  # fmt: skip
 
 
-def test_an_accumulated_step_counts_all_of_its_samples(trained: Trained) -> None:
-    assert trained.rank("ddp_accumulated").steps_completed == 50
-    assert trained.rank("ddp_accumulated").samples_fed == 50 * 8
-    rows = read_metrics(trained.cell("ddp_accumulated").metrics_path(0))
-    assert [row.step for row in rows] == list(range(1, 51))
-    assert rows[-1].samples == 50 * 16
-    assert rows[-1].step_samples == 8
-
-
-def test_uneven_shares_are_whole_disjoint_and_counted(trained: Trained) -> None:
-    fed = [trained.rank("heterogeneous", r).samples_fed for r in range(RANKS)]
-    assert fed == [50 * 11, 50 * 5]  # 0.7 and 0.3 of 16
-    folder = trained.cell("heterogeneous")
+def test_accumulated_uneven_shares_are_whole_disjoint_and_counted(trained: Trained) -> None:
+    name = "heterogeneous_accumulated"
+    ranks = trained.ranks(name)
+    assert [rank.steps_completed for rank in ranks] == [50] * RANKS
+    assert [rank.samples_fed for rank in ranks] == [50 * 4, 50 * 12]  # 0.3 and 0.7 of 8, twice
+    folder = trained.cell(name)
     first, second = (set(read_shard(folder.shard_path(r), r).indices) for r in range(RANKS))
     assert not first & second
-    rows = [read_metrics(folder.metrics_path(r))[-1] for r in range(RANKS)]
-    assert [row.samples for row in rows] == [50 * 16] * RANKS
-    assert [row.step_samples for row in rows] == [11, 5]
+    every = [read_metrics(folder.metrics_path(rank)) for rank in range(RANKS)]
+    for rows, samples in zip(every, (4, 12), strict=True):
+        assert [row.step for row in rows] == list(range(1, 51))
+        assert (rows[-1].samples, rows[-1].step_samples) == (50 * 16, samples)
 
 
 def test_local_sgd_diverges_between_averagings_and_learns(trained: Trained) -> None:

@@ -10,6 +10,7 @@ from scalewise.records import CellFolder, read_metrics
 
 SCORED = """
 import time
+from types import SimpleNamespace
 import pytorch_lightning as pl
 import torch
 from torch import nn
@@ -38,24 +39,15 @@ class Slow(pl.Callback):
     def on_train_batch_end(self, *args):
         time.sleep(0.005)
 
-class Output:
-    def __init__(self, loss):
-        self.loss = loss
-
 class Keywords(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(8, 4)
     def forward(self, x, labels=None):
-        return Output(nn.functional.cross_entropy(self.layer(x), labels))
+        return SimpleNamespace(loss=nn.functional.cross_entropy(self.layer(x), labels))
 
-class Rows(torch.utils.data.Dataset):
-    def __init__(self):
-        self.inner = samples(64, 0)
-    def __len__(self):
-        return 64
-    def __getitem__(self, i):
-        return dict(zip(("x", "labels"), self.inner[i]))
+def rows():
+    return [dict(zip(("x", "labels"), one)) for one in samples(64, 0)]
 """
 STOPPED = (
     "model._target_=scored.Scored", "dataset._target_=scored.Data", "max_steps=null",
@@ -99,7 +91,7 @@ def later(stopped: Finished, shared_train: Train, elsewhere: Path) -> dict[str, 
     grids = [
         "model._target_=scored.Scored dataset._target_=scored.Data max_steps=null max_epochs=3,2 "
         f"validation=never ckpt_path={folder.path / kept.path}",
-        "model._target_=scored.Keywords dataset._target_=scored.Rows batch_size=16 max_steps=12 "
+        "model._target_=scored.Keywords dataset._target_=scored.rows batch_size=16 max_steps=12 "
         "scheduler=cosine optimizer=sgd optimizer.lr=1.0 log_every_n_steps=1",
     ]
     run = shared_train(*LEAN[1:], f"hydra.sweeper.grids={json.dumps(grids)}", "-m", cwd=elsewhere)

@@ -53,7 +53,8 @@ class Link:
         collectives as far as links are what limits them. Between two points time is a straight
         line of the size: a latency and a bandwidth.
         """
-        load = size_bytes * _load_of(collective, ranks, self.ranks)
+        on_a_link = _bus_factor(collective, ranks) / _bus_factor("all_reduce", self.ranks)
+        load = size_bytes * on_a_link
         (least, least_ms), (most, most_ms) = self.points[0], self.points[-1]
         if load <= least:
             return least_ms
@@ -65,11 +66,6 @@ class Link:
 
 
 @functools.cache  # asked in every collective
-def _load_of(collective: Collective, ranks: int, measured_ranks: int) -> float:
-    """Bytes on a link for one, over that of an all-reduce between ``measured_ranks``."""
-    return _bus_factor(collective, ranks) / _bus_factor("all_reduce", measured_ranks)
-
-
 def _bus_factor(collective: Collective, ranks: int) -> float:
     from scalewise.records import bus_factor  # every cell reads this module, few rehearse
 

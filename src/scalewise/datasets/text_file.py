@@ -65,7 +65,6 @@ class WindowedText(DividedData):
 
 
 def _byte_tokens(text: bytes) -> Tensor | None:
-    """A token for each byte."""
     return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else None
 
 

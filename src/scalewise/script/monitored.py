@@ -200,7 +200,7 @@ class _Fit:
         if self._rank == here[0]:
             self._records.sample(here, devices, [one[3] for one in ranks])
         self._recorder.undo = watch(self._recorder).close
-        self._recorder.steps.restart_step()
+        self._recorder.steps.clock.begin()
 
     def _describe(
         self, optimizers: list[Any], models: list[nn.Module], warmup_steps: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -109,8 +108,6 @@ class ScriptRecorder:
         self._core_meter, self._run_queue = CoreUseMeter(), RunQueue()
         self._missing: dict[str, str] = {}
         self._logged: dict[str, float | torch.Tensor] = {}
-        self._append: Callable[[int, Mapping[str, Any]], None] = self._metrics.append_numbers
-        """Called with the ranks and what was logged in a step, after its loss."""
         self._length: RunLength | None = None
         self._thread = threading.get_native_id()
         """The one that trains: no thread of a fork has its number."""
@@ -152,7 +149,7 @@ class ScriptRecorder:
             device=first.device,
             look=self.look,
         )
-        self.steps.restart_step()
+        self.steps.clock.begin()
 
     @property
     def _ranks(self) -> int:
@@ -227,8 +224,6 @@ class ScriptRecorder:
                 shape = tuple(value.shape)
                 raise ValueError(f"log: found {name!r} of shape {shape}; allowed: one number")
             # A sum that goes on is written into; on a CPU nothing has to be waited for.
-            if not value.is_cpu:
-                self._append = functools.partial(self._metrics.append, 0)
             value = float(value.item()) if value.is_cpu else value.detach().clone()
         self._logged[logged_name(name)] = value
 
@@ -306,7 +301,7 @@ class ScriptRecorder:
             if steps >= self._looks_after:
                 self._look_around(steps)
             if self._logged:
-                self._append(self._place.world_size, self._logged)
+                self._metrics.append(0, self._place.world_size, self._logged)
                 self._logged = {}
             if self._has_ended:
                 return
@@ -420,7 +415,7 @@ class ScriptRecorder:
                 self.moments.end_due_step()
             measured = host_figures(self._core_meter, self._run_queue, self.steps)
             if self._logged:
-                self._append(self._place.world_size, self._logged)
+                self._metrics.append(0, self._place.world_size, self._logged)
             self._background.stop()
             self._save_shard()
             self.folder.save_rank(self._summary(looks, measured))

@@ -174,7 +174,7 @@ class ScriptSteps:
         seen of it."""
         self.alone = self.tells_all = True
         self.is_due, self.unseen, self._last = False, 0, None
-        self._timer.restart_step()
+        self._timer.clock.begin()
 
     def end_due_step(self) -> None:
         """End the step, which is due."""

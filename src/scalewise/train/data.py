@@ -79,7 +79,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.size, generator=generator)
         batches = order[: self.steps * self.sizes.total].view(self.steps, self.sizes.total)
-        begin = self.sizes.before(self.shard)
+        begin = sum(self.sizes[: self.shard])
         own = batches[:, begin : begin + self.samples_per_step]
         for first in range(0, self.steps, self.steps_per_batch):
             yield own[first : first + self.steps_per_batch].flatten().tolist()

@@ -166,7 +166,6 @@ _UNUSED = "not used in producing the loss"
 
 
 def _unused_parameters(module: pl.LightningModule) -> str:
-    """The line that refuses to go on without the gradients of some parameters."""
     trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
     without = [name for name, one in trained if one.grad is None]
     named = f" ({', '.join(without[:3])}{', ...' * (len(without) > 3)})"
@@ -290,7 +289,6 @@ def refuse_empty_epoch(trainer: pl.Trainer, module: pl.LightningModule) -> None:
 
 
 def _silence_warnings() -> None:
-    """Silence warnings that do not apply, such as those on sharding and the number of workers."""
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (

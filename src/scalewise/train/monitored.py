@@ -217,7 +217,6 @@ class FitRecords:
 
 
 def _ended_fit(error: BaseException, rank: int) -> Ending:
-    """How ``error`` ends a fit that the user's own script runs."""
     ending = ending_of(error, rank)
     stopped = dataclasses.replace(ending, outcome="interrupted", raised_at=None)
     if type(error).__name__ == "SIGTERMException":  # Lightning's, a SystemExit

@@ -12,14 +12,6 @@ from torch import nn
 from scalewise.script.models import Models
 
 
-class Agent(nn.Module):
-    """Two networks that are called by themselves; the agent never is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.actor, self.critic = nn.Linear(3, 2), nn.Linear(3, 1)
-
-
 class Kept(nn.Linear):
     """Keeps all of itself in a copy, as a DDP does."""
 
@@ -103,16 +95,16 @@ def test_what_is_compiled_in_place_is_told_of_too_and_others_of_its_class_are_no
 
 
 def test_one_that_is_never_called_is_looked_into(models: Models, called: list[nn.Module]) -> None:
-    agent = Agent()
-    watch(models, agent)
-    agent.actor(torch.ones(2, 3))
+    networks = [nn.Linear(3, 2), nn.Linear(3, 1)]  # an actor and a critic
+    watch(models, nn.ModuleList(networks))
+    networks[0](torch.ones(2, 3))
     assert called == []
     models.look_again()
-    agent.actor(torch.ones(2, 3))
-    agent.critic(torch.ones(2, 3))
-    assert called == [agent.actor, agent.critic]
+    for network in networks:
+        network(torch.ones(2, 3))
+    assert called == networks
     models.look_again()
-    assert models.found == [agent.actor, agent.critic]
+    assert models.found == networks
 
 
 def test_a_wrapper_that_is_compiled_later_is_told_of_and_holds_no_hook(

@@ -45,6 +45,11 @@ class Net(nn.Module):
         return out
 
 
+def trained() -> tuple[Net, torch.optim.Optimizer]:
+    model = Net()
+    return model, torch.optim.SGD(model.parameters(), 0.01)
+
+
 def batches(count: int, size: int = 8) -> Iterator[torch.Tensor]:
     return (torch.ones(size, 4) for _ in range(count))
 
@@ -56,8 +61,7 @@ def train(
     each: Callable[[int, Any], None] = lambda i, m: None,
     given: Iterator[torch.Tensor] | None = None,
 ) -> None:
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    model, optimizer = trained()
     with scalewise.monitor(model, optimizer, folder=folder) as m:
         for i, batch in enumerate(m(given or batches(steps, size))):
             loss = model(batch).square().mean()
@@ -153,8 +157,7 @@ def test_afterwards_nothing_of_torch_is_changed(tmp_path: Path) -> None:
         hooks = tuple(_global_optimizer_post_hooks)
         return torch.autograd.backward, iterator.__next__, scaler.scale, hooks, active()
 
-    before, model = seen(), Net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    before, (model, optimizer) = seen(), trained()
     with scalewise.monitor(model, optimizer, folder=tmp_path / "records"):
         for batch in batches(12):
             model(batch).sum().backward()
@@ -194,8 +197,7 @@ def test_for_a_batch_that_a_thread_fetches_ahead_nobody_is_seen_to_wait(tmp_path
             ahead.put(batch)
         ahead.put(None)
 
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    model, optimizer = trained()
     with scalewise.monitor(model, optimizer, folder=tmp_path) as m:
         recorder = active()
         assert recorder is not None
@@ -249,9 +251,8 @@ def test_what_ends_a_loop_early_is_its_reason_and_comes_through(
 
 
 def test_a_model_without_tensors_is_timed_and_nobody_counts_its_samples(tmp_path: Path) -> None:
-    model, done = Net(), 0
+    (model, optimizer), done = trained(), 0
     model.forward = int  # type: ignore[assignment]
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with scalewise.monitor(model, optimizer, folder=tmp_path / "records") as m:
         for done in map(model, m(range(30))):  # no tensors
             optimizer.step()
@@ -373,8 +374,7 @@ def test_a_model_keeps_its_name_within_what_torch_makes_of_it() -> None:
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_a_batch_that_a_checkpoint_runs_anew_counts_once(tmp_path: Path, reentrant: bool) -> None:
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    model, optimizer = trained()
     with scalewise.monitor(model, optimizer, folder=tmp_path / "records", warmup_steps=0):
         for batch in batches(12):
             made = checkpoint(model, batch.requires_grad_(), use_reentrant=reentrant)

@@ -10,7 +10,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from scalewise.config import LoaderConfig
 from scalewise.records import CellFolder, read_shard
@@ -197,12 +197,7 @@ class ByName(TensorDataset):
         return self.tensors[0][int(name.removeprefix("sample "))]
 
 
-class Names(Sampler[list[str]]):
-    def __iter__(self) -> Iterator[list[str]]:
-        yield from ([f"sample {first}", f"sample {first + 1}"] for first in range(0, SAMPLES, 2))
-
-    def __len__(self) -> int:
-        return SAMPLES // 2
+NAMES: Any = [[f"sample {first}", f"sample {first + 1}"] for first in range(0, SAMPLES, 2)]
 
 
 class LengthFails(TensorDataset):
@@ -241,7 +236,7 @@ NOT_BY_INDEX = "so which samples a rank fed is not known by index"
         (DataLoader(Stream(), batch_size=2), f"from Stream, an IterableDataset, {NOT_BY_INDEX}"),
         (torch.zeros(5, 2, 2), f"from Tensor without a batch sampler, {NOT_BY_INDEX}"),
         (
-            DataLoader(ByName(torch.zeros(SAMPLES)), batch_sampler=Names()),
+            DataLoader(ByName(torch.zeros(SAMPLES)), batch_sampler=NAMES),
             "what the batch sampler drew is no record: ValueError: invalid literal",
         ),
         (

@@ -1,5 +1,7 @@
 """What ``execution`` changes leaves the mathematics alone."""
 
+import faulthandler
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -83,7 +85,7 @@ def test_data_move_to_a_device_whole(tmp_path: Path) -> None:
         on_device([1, 2], torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def test_a_rank_that_trains_keeps_what_sigterm_does(
+def test_a_rank_that_trains_keeps_what_signals_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, seen, train = signal.getsignal(signal.SIGTERM), [], ExperimentModule.training_step
@@ -94,7 +96,15 @@ def test_a_rank_that_trains_keeps_what_sigterm_does(
         return train(module, batch, batch_idx)
 
     monkeypatch.setattr(ExperimentModule, "training_step", step)
-    train_alone(tmp_path, "max_steps=2", "warmup_steps=1", "validation=never")
+    with (tmp_path / "stacks").open("w+") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks)  # as a rank does, for stderr
+        try:
+            train_alone(tmp_path, "max_steps=2", "warmup_steps=1", "validation=never")
+            os.kill(os.getpid(), signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+        stacks.seek(0)
+        assert "most recent call first" in stacks.read(), "after training too"
     assert seen == [before] * 2, "Lightning puts no handler of its own there"
 
 

@@ -1,11 +1,9 @@
 """The environment ranks are started in, and who else may have started this process."""
 
 import dataclasses
-import faulthandler
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +11,10 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.demos.boring_classes import BoringModel
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
 from fakes.recorded_cell import RecordedCell
-from fakes.small_fit import small_trainer
 from scalewise.config import cause_of
 from scalewise.doctor.host_facts import host_facts
 from scalewise.host import foreign_launch, rendezvous, scrubbed
@@ -151,22 +147,6 @@ def test_unused_parameters_are_named_with_our_key() -> None:
     assert "(" not in experiment._unused_parameters(nn.Linear(2, 2)).partition(";")[0]
     module.head(torch.ones(2)).sum().backward()
     assert "(" not in experiment._unused_parameters(module).partition(";")[0]
-
-
-# A rank answers requests for its stacks after training, too.
-@pytest.mark.filterwarnings("ignore")
-def test_a_request_after_training_is_answered(tmp_path: Path) -> None:
-    trainer = small_trainer(max_steps=1, limit_val_batches=0)
-    with (tmp_path / "stacks").open("w+") as stacks:
-        faulthandler.register(signal.SIGUSR1, stacks)  # as a rank does, for stderr
-        try:
-            experiment.leave_signals_alone(trainer)
-            trainer.fit(BoringModel())
-            os.kill(os.getpid(), signal.SIGUSR1)
-        finally:
-            faulthandler.unregister(signal.SIGUSR1)
-        stacks.seek(0)
-        assert "most recent call first" in stacks.read()
 
 
 # What a rank and a Monitor import to train, and what they leave out.

@@ -57,14 +57,13 @@ class Execution:
     @property
     def steps_per_batch(self) -> int:
         """Steps whose samples a batch of the training loader holds."""
-        whole = self._config.kind != "cudagraph" or self._obstacle is not None
-        return 1 if whole else self._config.steps_per_batch
+        return 1 if self._obstacle is not None else self._config.steps_per_batch
 
     @property
     def untimed_steps(self) -> int:
         """First steps that are excluded from every timing."""
-        own = self._config.preparing_steps(self._rank.world_size)
-        return max(self._cell.warmup_steps, own)
+        preparing = self._config.preparing_steps(self._rank.world_size)
+        return max(self._cell.warmup_steps, preparing)
 
     def attach(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
         """Replace the Trainer's steps by replayed ones where they can be."""

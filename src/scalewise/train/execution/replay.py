@@ -79,7 +79,7 @@ class ReplayedSteps(LeanSteps):
             steps = held[: trainer.max_steps - trainer.global_step]
         is_last = bool(data_fetcher.done)  # type: ignore[attr-defined]
         ends_epoch = is_last and len(steps) == len(held)
-        at_once = 1 if self._recorder.needs_every_step else len(steps)
+        at_once = len(steps) if self._recorder.profiled is None else 1
         done = 0
         while done < len(steps):
             if done:
@@ -119,7 +119,6 @@ class ReplayedSteps(LeanSteps):
         return list(zip(*parts, strict=True))
 
     def _replay(self, steps: list[tuple[Tensor, ...]]) -> None:
-        """Launch ``steps`` at a stretch."""
         recorder, captured = self._recorder, self.captured
         assert captured is not None
         every, done, count = recorder.metrics.every_n_steps, recorder.steps.steps, len(steps)

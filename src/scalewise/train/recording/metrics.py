@@ -185,12 +185,6 @@ class MetricsRecorder:
             (time.time(), step, epoch, samples, of_step, values, losses, weights, ready)
         )
 
-    def append_numbers(self, world_size: int, values: Mapping[str, float]) -> None:
-        """A row of the last step, of which nothing has to be read late: one comes each step."""
-        steps = self._steps
-        samples = self._data.global_samples(steps.samples, world_size)
-        self._pending.append((time.time(), steps.steps, 0, samples, None, values, (), (), None))
-
     def _read(self, scalars: Sequence[Tensor]) -> list[float]:
         """Their values, in one copy: the interpreter's lock is for the thread that trains."""
         if len({scalar.device for scalar in scalars}) != 1:  # none, or not of one kind

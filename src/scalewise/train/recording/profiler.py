@@ -56,31 +56,29 @@ class TimedOperation:
     communication: bool
 
 
-def kernels(events: Iterable[Any]) -> list[TimedOperation]:
+def kernels(events: Sequence[Any]) -> list[TimedOperation]:
     """Everything that ran on the device: kernels and copies, without the ranges drawn over them.
 
     ``events`` are kineto's. A range (``record_function``, ``nccl:all_reduce``) shows up on the
     device too, spanning the gaps between its kernels: it is no work.
     """
-    known = list(events)
-    ranges = {e.name() for e in known if not _on_device(e) and e.is_user_annotation()}
+    ranges = {e.name() for e in events if not _on_device(e) and e.is_user_annotation()}
     return [
         _timed(event, event.name().lower().startswith("nccl"))
-        for event in known
+        for event in events
         if _on_device(event) and not event.is_user_annotation() and event.name() not in ranges
     ]
 
 
-def host_operations(events: Iterable[Any]) -> list[TimedOperation]:
+def host_operations(events: Sequence[Any]) -> list[TimedOperation]:
     """Collectives by their ranges, and the operators of the thread that trains.
 
     That thread is the one with the most operators: gloo's own threads run none of note.
     """
-    known = list(events)
-    collectives = [e for e in known if e.name().startswith(_HOST_COLLECTIVES)]
+    collectives = [e for e in events if e.name().startswith(_HOST_COLLECTIVES)]
     operators = [
         e
-        for e in known
+        for e in events
         if not e.is_user_annotation() and not e.name().startswith(("c10d::", *_HOST_COLLECTIVES))
     ]
     by_thread: dict[int, list[Any]] = defaultdict(list)

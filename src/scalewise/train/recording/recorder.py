@@ -64,7 +64,8 @@ class CellRecorder(pl.Callback):
         self.folder = folder
         self.device = device
         self.steps = StepTimer(folder, warmup_steps, profile)
-        self._profiled = ProfiledSteps(folder, warmup_steps, profile) if profile.profiles else None
+        self.profiled = ProfiledSteps(folder, warmup_steps, profile) if profile.profiles else None
+        """Acts between two steps."""
         self.metrics = MetricsRecorder(folder, self.steps, log_every_n_steps, data)
         self.shards = ShardRecorder(folder, self.steps, data.shard)
         self.execution: Callable[[], ExecutionRecord] | None = None
@@ -110,8 +111,8 @@ class CellRecorder(pl.Callback):
         self.metrics.begin(trainer)
         self._run_queue.begin(0)
         self._core_meter.begin()
-        if self._profiled is not None:
-            self._profiled.on_step(trainer, 0)
+        if self.profiled is not None:
+            self.profiled.on_step(trainer, 0)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
@@ -151,8 +152,8 @@ class CellRecorder(pl.Callback):
             self._core_meter.begin()  # before warm-up ends: it takes too long for a timed step
         if self.steps.steps == self.steps.warmup_steps:
             self._run_queue.begin(self.steps.steps)
-        if self._profiled is not None:
-            self._profiled.on_step(trainer, self.steps.steps)
+        if self.profiled is not None:
+            self.profiled.on_step(trainer, self.steps.steps)
 
     def on_replays(
         self, trainer: pl.Trainer, replays: Replays, samples: int, losses: Mapping[int, Tensor]
@@ -171,18 +172,13 @@ class CellRecorder(pl.Callback):
             self._core_meter.begin()
         if before < self.steps.warmup_steps <= self.steps.steps:
             self._run_queue.begin(self.steps.steps)
-        if self._profiled is not None:
-            self._profiled.on_step(trainer, self.steps.steps)
+        if self.profiled is not None:
+            self.profiled.on_step(trainer, self.steps.steps)
 
     def plan_steps(self, steps: int) -> None:
         """Training means to take so many steps in all, which was not known when it began."""
         assert self._heartbeat is not None
         self._heartbeat.plan(steps)
-
-    @property
-    def needs_every_step(self) -> bool:
-        """Whether something of it acts between two steps."""
-        return self._profiled is not None
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.shards.end_epoch()
@@ -197,8 +193,8 @@ class CellRecorder(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.on_train_epoch_start(trainer, pl_module)
         self._host_figures = host_figures(self._core_meter, self._run_queue, self.steps)
-        if self._profiled is not None:
-            self._profiled.end(trainer)
+        if self.profiled is not None:
+            self.profiled.end(trainer)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":  # a test may load a checkpoint, and with it what callbacks knew then

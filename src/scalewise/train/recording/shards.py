@@ -24,10 +24,6 @@ class BatchSizes(tuple[int, ...]):
     def total(self) -> int:
         return sum(self)
 
-    def before(self, shard: int) -> int:
-        """Samples of the shards that come before this one in a batch."""
-        return sum(self[:shard])
-
     def share(self, shard: int) -> float:
         """The part of a batch that this shard gives, 0 to 1."""
         return self[shard] / self.total

@@ -89,8 +89,7 @@ class StepTimer:
         self.clock.begin()
 
     def open(self, rank: int, device: torch.device) -> None:
-        """Make the file of rank ``rank``, and a clock for ``device``, which :meth:`restart_step`
-        starts."""
+        """Make the file of rank ``rank``, and a clock for ``device``, which is yet to begin."""
         self._writer = StepWriter(self.folder.steps_path(rank))
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
@@ -181,10 +180,6 @@ class StepTimer:
             yield
         finally:
             self.clock.paused = False
-
-    def restart_step(self) -> None:
-        """Begin the next step now: the time since the last one is not counted."""
-        self.clock.begin()
 
     def end_validation(self) -> None:
         """Begin or resume a step after validation, whose time is not counted."""

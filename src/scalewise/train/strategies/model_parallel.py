@@ -107,8 +107,15 @@ class FsdpStrategy(DividedStrategy):
         self._half = setting.cell.precision.lightning == "bf16-mixed"
 
     def divide(self, module: pl.LightningModule) -> None:
-        network = network_of(module)
-        arguments = self._arguments()
+        network, half = network_of(module), torch.bfloat16
+        arguments: dict[str, Any] = {
+            "mesh": init_device_mesh(self.root_device.type, (self._world_size,)),
+            "reshard_after_forward": self._config.sharding != "grad_op",
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=half if self._half else None,
+                reduce_dtype=half if self._config.reduce_dtype == "bf16" else torch.float32,
+            ),
+        }
         for unit in sharding_units(network):
             fully_shard(unit, **arguments)
         fully_shard(network, **arguments)
@@ -120,17 +127,6 @@ class FsdpStrategy(DividedStrategy):
                     part.to(self.root_device)
         else:
             move_rest(module, network, self.root_device)
-
-    def _arguments(self) -> dict[str, Any]:
-        config = self._config
-        return {
-            "mesh": init_device_mesh(self.root_device.type, (self._world_size,)),
-            "reshard_after_forward": config.sharding != "grad_op",
-            "mp_policy": MixedPrecisionPolicy(
-                param_dtype=torch.bfloat16 if self._half else None,
-                reduce_dtype=torch.bfloat16 if config.reduce_dtype == "bf16" else torch.float32,
-            ),
-        }
 
 
 def sharding_units(network: nn.Module) -> list[nn.Module]:

@@ -149,7 +149,7 @@ def _rehearsal(
 
 def _lateness(config: Configuration) -> float:
     """Where GPUs limit a step they meet in it, and it lasts as long as the slowest one's."""
-    return geometric_mean([figures_of(run.cell).lateness for run in config.runs])
+    return geometric_mean([figures_of(run.cell).lateness for run in config.runs if run.throughput])
 
 
 def _why_no_single(

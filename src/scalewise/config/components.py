@@ -277,11 +277,11 @@ def keep_own_arguments(
     ``typed`` are the user's overrides. ``model._target_=mine.Net model.width=8`` builds
     ``mine.Net(width=8)``, whatever the option's own class takes. ``written`` are the keys that an
     experiment file sets itself: a class named there keeps what is given there and typed. Raises
-    :class:`ConfigError` for a model of the user's own where nobody says what it learns from.
+    :class:`ConfigError` for a model that is typed where nobody says what it learns from.
     """
     keys = {override.partition("=")[0].lstrip("+") for override in typed}
-    if "sweep.resume" not in keys:  # what was begun so goes on
-        _check_dataset_named(plain, keys.union(written))
+    if "model._target_" in keys and keys.isdisjoint(("experiment", "sweep.resume")):
+        _check_dataset_named(plain, keys)
     kept = dict(plain)
     for group in ("model", "dataset", "optimizer"):
         target = f"{group}._target_"
@@ -298,13 +298,13 @@ _DEFAULT_DATASET = "tabular"
 
 def _check_dataset_named(plain: Mapping[str, Any], given: Iterable[str]) -> None:
     target = str(plain["model"].get("_target_"))
-    named = any(re.match(r"dataset(\.(?!loader\b)|$)", key) for key in given)
-    by_default = plain["dataset"].get("name") == _DEFAULT_DATASET and not named
+    named = any(re.match(r"~?dataset(\.(?!loader\b)|$)", key) for key in given)
+    by_default = not named and plain["dataset"].get("name") == _DEFAULT_DATASET
     if by_default and not target.startswith("scalewise."):
         raise ConfigError(
             f"dataset: found none named beside model._target_={target}, and the default, "
             f"{_DEFAULT_DATASET}, is for models of scalewise; allowed: "
-            f"dataset._target_=package.module.Class, or dataset={_DEFAULT_DATASET}"
+            "dataset._target_=package.module.NAME, a class or a function, or dataset=NAME"
         )
 
 

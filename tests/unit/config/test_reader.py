@@ -113,7 +113,7 @@ REFUSED = [
      "model._target_: found 'Net'; allowed: a class as package.module.Class"),
     ("model._target_=mine.Net dataset.loader.num_workers=2",
      "dataset: found none named beside model._target_=mine.Net, and the default, tabular, is "
-     "for models of scalewise; allowed: dataset._target_=package.module.Class, or dataset="),
+     "for models of scalewise; allowed: dataset._target_=package.module.NAME, a class or a "),
     ("devices=0", "devices: found 0; allowed: 1 or more"),
     ("devices=true", "devices: found True; allowed: 1 or more"),
     ("devices=2.5", "devices: found 2.5; allowed: 1 or more"),

@@ -74,7 +74,7 @@ class Examination:
         if self.plan.soak_s > 0:
             record.stage("soak", partial(self._soak, alone=apart))
         record.note(stage="done")
-        return 1 if apart and self.size > 1 else 0
+        return int(apart)
 
     def _products(self) -> None:
         for precision in precisions(self.device):

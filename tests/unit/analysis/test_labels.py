@@ -96,10 +96,12 @@ def test_long_fractions_have_four_digits_in_labels_alone(tmp_path: Path) -> None
 
 
 def test_what_differs_between_models_alone_is_in_no_label_and_in_the_leaves(tmp_path: Path) -> None:
-    found = configurations(swept(tmp_path, Spec(batch_size=64), Spec(model="medium", seed=8)))
+    longest = "x" * 200
+    other = Spec(model="medium", seed=8, config={"note": longest})
+    found = configurations(swept(tmp_path, Spec(batch_size=64), other))
     assert [c.label for c in found] == ["large single x1", "medium single x1"]
     assert [dict(c.leaves) for c in found] == [
-        {"batch_size": "64", "seed": "7"}, {"batch_size": "128", "seed": "8"}
+        {"batch_size": "64", "seed": "7"}, {"batch_size": "128", "seed": "8", "note": longest}
     ]  # fmt: skip
 
 

@@ -162,6 +162,7 @@ def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path:
             log(tmp_path / objective, f"00{number}-*", {"val/acc": 0.5 + number / 8})
         said = answers(analyse(load_sweep(tmp_path / objective))).texts
         assert sum(line.startswith("By val/acc") for line in said) == ranked
+        assert sum(line.endswith(": add seed=1,2,3.") for line in said) == ranked
         vain = [line for line in said if "sweep.objective=val/accuracy" in line]
         assert [line.endswith("allowed: val/acc.") for line in vain] == [True] * (1 - ranked)
 

@@ -260,3 +260,4 @@ def test_of_many_points_the_extremes_of_each_bin_stay() -> None:
     at, kept = extremes(np.arange(1000.0), y, most=20)
     assert len(at) <= 20
     assert {(333.0, 5.0), (334.0, -4.0), (871.0, 9.0)} <= {*zip(at, kept, strict=True)}
+    assert extremes(at, kept, most=len(at))[0] is at

@@ -47,7 +47,7 @@ SUDDEN = steps((75, 14.0), (145, 10.0))
     [
         (STEADY, ("MSER-5", LEAST, LEAST)),
         (SUDDEN, ("MSER-5", 75, 75)),
-        (steps((75, 10.0), (145, 14.0)), ("MSER-5", 75, 75)),
+        (steps((73, 10.0), (147, 14.0)), ("MSER-5", 75, 75)),
         (steps((75, 10.2), (145, 10.0)), ("MSER-5", LEAST, LEAST)),
         (steps((150, 14.0), (70, 10.0)), ("not steady", LEAST, 150)),
         (steps((40, 14.0), (29, 10.0)), ("count", LEAST, LEAST)),

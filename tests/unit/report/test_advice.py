@@ -250,6 +250,11 @@ def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None
     assert again in str(error.value)
     said = answers(analyse(load_sweep(tmp_path / "bad"))).texts
     assert [again in line for line in said if line.startswith("Next: ")] == [True]
+    write_sweep(tmp_path / "beside", [*three(faster("compile", 9.0)), *three(Spec()), *three(DDP)])
+    edit_ranks(tmp_path / "beside", lambda one: one.update(unchanged), "00[0-2]-*")
+    assert blocks(advised(tmp_path / "beside")[0])[0].lines[0].verdict == "take 2 devices"
+    edit_ranks(tmp_path / "beside", lambda one: one.update(unchanged), "*ddp*")
+    assert ": 21.7 hours, " in blocks(advised(tmp_path / "beside")[0])[0].lines[1].text
 
 
 def test_records_that_cannot_be_read_are_named_and_no_command_is_made_up(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from scalewise.records import (
 from scalewise.report import builder, export, run_facts
 from scalewise.report.findings import fastest_rows
 from scalewise.report.scaling_tables import lines_of_devices
+from scalewise.report.sections import by_text, cut
 from scalewise.report.study import memory_plots
 
 ROOT = Path(__file__).parents[3]
@@ -413,6 +414,10 @@ class TestFacts:
         monkeypatch.setattr(run_facts, "swept_words", lambda _: told)
         rows = cells(path, "unfinished", "unfinished")
         assert [row.get("swept") for row in rows] == ["lr=0.1", "-"]
+
+    def test_only_what_has_no_room_is_left_out(self) -> None:
+        assert cut("whole", 5) == "whole"
+        assert by_text([(name, "boom") for name in "abcd"]) == ["a, b and 2 more cells: boom"]
 
     def test_share_and_rate_of_mfu_are_of_the_same_runs(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *repeats(Spec(), [1.0, 1.0, 1.0]))

@@ -120,6 +120,7 @@ def test_a_step_after_one_that_was_given_up_is_one(calls_itself: bool, gives_up:
         script.optimize()
         if calls_itself:
             script.moments.end_optimizer(7)
+            assert script.moments.unseen == 0
     assert [samples for _, samples, _ in script.steps] == [64] * 4
     assert script.moments.unseen == 0
 

@@ -14,10 +14,11 @@ from warnings import WarningMessage
 import numpy as np
 import pytest
 import torch
+from pytorch_lightning.callbacks import Timer
 from torch import Tensor, nn
 
 from fakes.small_fit import small_trainer
-from scalewise.config import DEFAULT_PROFILE, LoaderConfig, ProfileConfig
+from scalewise.config import DEFAULT_PROFILE, ConfigError, LoaderConfig, ProfileConfig
 from scalewise.datasets.contract import TensorPairs
 from scalewise.models.mlp import Mlp
 from scalewise.records import (
@@ -223,13 +224,16 @@ def test_a_time_ends_amid_a_batch_too(
     assert run.summary.epochs_completed > 1
 
 
-def test_clipping_acts_inside_every_step(tmp_path: Path) -> None:
+def test_clipping_acts_inside_every_step_and_callbacks_only_where_they_can(tmp_path: Path) -> None:
     clip = {"gradient_clip_val": 1e-3}
     replayed = Run(tmp_path / "a", HostCapture(), max_steps=9, **clip)
     eager = Run(tmp_path / "b", None, max_steps=9, **clip)
     free = Run(tmp_path / "c", HostCapture(), max_steps=9)
     torch.testing.assert_close(replayed.weights, eager.weights)
     assert not torch.allclose(replayed.weights, free.weights)
+    eager.trainer.strategy.steps_class = ReplayedSteps  # as one has that divides the model
+    with pytest.raises(ConfigError, match="found Timer, which acts inside steps"):
+        trim(eager.trainer, eager.recorder, callbacks=[Timer()])
 
 
 class Counting(Mlp):

@@ -165,7 +165,7 @@ def trim(
     acting = [type(one).__name__ for one in looking if type(one) is not ModelCheckpoint]
     # A strategy that divides the model may have steps of its own.
     own = getattr(trainer.strategy, "steps_class", None)
-    if own is not None and acting:
+    if own and acting:
         raise ConfigError(
             f"callbacks: found {acting[0]}, which acts inside steps, where the strategy takes them "
             "its own way; allowed: strategy=single, ddp or fsdp"

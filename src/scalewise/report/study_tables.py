@@ -295,8 +295,9 @@ def _from_which_size(curve: Sequence[Rehearsal]) -> str:
     no = list(takewhile(lambda one: one.word == "likely does not pay", curve))
     yes = list(takewhile(lambda one: one.word == "likely pays", reversed(curve)))
     said = [f"likely does not pay up to {size_words(no[-1].parameters)}"] if no else []
-    least = "the smallest tried, " if len(yes) == len(curve) else ""
-    said += [f"likely pays from {least}{size_words(yes[-1].parameters)} parameters, on"] if yes else []
+    where = "at every size, " if len(yes) == len(curve) else ""
+    size = size_words(yes[-1].parameters) if yes else ""
+    said += [f"likely pays {where}from {size} parameters on"] if yes else []
     known = "; ".join(said) or f"cannot tell from which of {len(words)} sizes on it pays"
     kind = str(first.config.setting("model._target_") or "model").rpartition(".")[2]
     record, batch = first.record, first.config.identity.get("batch")

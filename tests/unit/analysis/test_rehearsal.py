@@ -225,6 +225,7 @@ def test_no_rounds_are_added_where_nothing_will_be_told(
     [
         ((0.5, 2.0, 3.0), "likely does not pay up to 1 M; likely pays from 100 M parameters on"),
         ((0.5, 3.0, 3.0), "likely does not pay up to 1 M; likely pays from 10 M parameters on"),
+        ((3.0, 3.0, 3.0), "likely pays at every size, from 1 M parameters on"),
         ((3.0, 2.0, 2.0), "cannot tell from which of 3 sizes on it pays"),
     ],
 )

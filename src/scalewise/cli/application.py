@@ -395,7 +395,7 @@ def compare(folders: tuple[Path, ...], factor: str | None, out: Path | None) -> 
             compare(sweeps[0], sweep, factor, (first, letter))
             for letter, sweep in zip(others, sweeps[1:], strict=True)
         ]
-        _check_each_once(folders, [sweep.created_at for sweep in sweeps])
+        _check_each_once(folders, [sweep.home.resolve() for sweep in sweeps])
         analyses = [*map(analyse, sweeps)] if factor is None or out is not None else []
         whole = side_by_side(analyses, ratios) if analyses else []
         sections = whole if factor is None else [*map(comparison_section, ratios)]

@@ -129,7 +129,7 @@ def _rehearsal(
     single = next(alike(whole, timed, 1), None)
     limit = regime(config)
     late = _lateness(config) if limit == "GPU" else 1.0
-    found = Rehearsal(config, record, "cannot tell", "", single, None, measured, None, late)
+    found = Rehearsal(config, record, "cannot tell", "", single, measured=measured, lateness=late)
     if not config.values("global_samples_per_s"):
         why = config.runs[0].missing.get("throughput", "its steps were not timed")
         return replace(found, reason=why)

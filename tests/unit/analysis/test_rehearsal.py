@@ -24,6 +24,7 @@ from scalewise.analysis import (
     step_parts,
 )
 from scalewise.analysis.rehearsal import STEP_ERRORS, Regime, regime
+from scalewise.analysis.step_figures import figures_of
 from scalewise.report import build
 from scalewise.report.page import page_data
 from scalewise.report.study_tables import rehearsals_in_brief
@@ -144,6 +145,15 @@ def test_gpus_that_meet_in_each_step_wait_for_the_slowest(
     own, single = (c.estimate("step_time_ms").value for c in (one.config, one.single))
     assert one.step_time_ms.value == pytest.approx(own * one.lateness)
     assert one.speedup.value == pytest.approx(single / one.step_time_ms.value)
+
+
+def test_a_run_that_was_not_timed_says_nothing_of_the_slowest(tmp_path: Path) -> None:
+    (whole,) = played(tmp_path, *three(SINGLE), *three(rehearsal())).rehearsals
+    gone, *kept = whole.config.runs
+    (gone.cell.path / "steps/rank0.bin").unlink()
+    (one,) = analyse(load_sweep(tmp_path)).rehearsals
+    late = geometric_mean(figures_of(run.cell).lateness for run in kept)
+    assert one.lateness == pytest.approx(late, rel=1e-6) != whole.lateness
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ against the same part of that ideal, so the losses add up to the difference.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean
 from typing import Final, Literal
 
@@ -16,6 +18,7 @@ from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import number
 from scalewise.analysis.run import Run
 from scalewise.analysis.step_parts import LATE_SHARE, Part, StepParts, measure_parts
+from scalewise.records import build
 
 LIMIT_SHARE: Final = 0.10
 """Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
@@ -23,22 +26,21 @@ CLOCKS_SHARE: Final = 0.01
 """Share by which the SM clock lies below the other side's from which time is put down to it."""
 LossCause = Literal[Part, "clocks", "unexplained"]
 
-CAUSE_WORDS: Mapping[LossCause, str] = {
-    "device_work": "compute that did not shrink",
-    "host_late": "GPU idle, its host late",
-    "loader": "waiting for the loader",
-    "copy": "copying batches to the device",
-    "transfer": "exposed transfer",
-    "waiting": "waiting for the slowest rank",
-    "optimizer": "optimizer",
-    "callbacks": "your callbacks",
-    "between_steps": "the loop and hooks",
-    "stages": "waiting for other pipeline stages",
-    "contention": "waiting for a free core",
-    "long_steps": "long steps",
-    "clocks": "lower SM clock",
-    "unexplained": "unexplained",
-}
+
+@dataclass(frozen=True)
+class _Cause:
+    """What a cause is called, as loss_budget.toml has it, and a template of what was measured."""
+
+    words: str
+    evidence: str
+    short: str = ""
+
+
+_SAID = Path(__file__).with_name("loss_budget.toml").read_text(encoding="utf-8")
+_CAUSES: Final = build(dict[LossCause, _Cause], tomllib.loads(_SAID))
+CAUSE_WORDS: Final = {name: cause.words for name, cause in _CAUSES.items()}
+SHORT_WORDS: Final = {name: cause.short or cause.words for name, cause in _CAUSES.items()}
+"""As a line of 80 columns has them."""
 
 
 @dataclass(frozen=True)
@@ -205,27 +207,18 @@ def _explained(
 ) -> LostTime:
     parts = [one for _, one in measured]
     part: Part = "untimed" if cause == "clocks" or cause == "unexplained" else cause
-    whole = _means(measured).get(part, 0.0)
     rank = _late_rank(parts) if cause == "waiting" else None
-    evidence = {
-        "device_work": f"forward and backward take {whole:.3g} ms"
-        + (f", ideally {ideal['device_work']:.3g} ms" if ideal.get("device_work") else "")
-        + _activity_words(config),
-        "host_late": f"the GPU has no kernel for {whole:.3g} ms a step while its host launches",
-        "loader": f"each step waits {whole:.3g} ms for its batch",
-        "copy": f"copying a batch takes {whole:.3g} ms",
-        "transfer": f"{whole:.3g} ms pass after the last gradient even where nobody is late"
-        + _reductions_words(config),
-        "waiting": _waiting_words(parts, rank),
-        "optimizer": f"the optimizer takes {whole:.3g} ms on every device",
-        "callbacks": _callbacks_words(measured),
-        "between_steps": f"the loop and hooks take {whole:.3g} ms a step",
-        "stages": f"a stage waits {whole:.3g} ms a step for its neighbours",
-        "contention": f"training was ready for {whole:.3g} ms a step while others held its cores",
-        "long_steps": _long_words(parts),
-        "clocks": f"the SMs run at {config.clock_mhz or 0.0:.0f} MHz",
-        "unexplained": "no measurement names it",
-    }[cause]
+    ideally = f", ideally {ideal['device_work']:.3g} ms" if ideal.get("device_work") else ""
+    evidence = _CAUSES[cause].evidence.format(
+        ms=_means(measured).get(part, 0.0),
+        ideally=ideally,
+        activity=_activity_words(config),
+        reductions=_reductions_words(config),
+        waiting=_waiting_words(parts, rank),
+        callbacks=_callbacks_words(measured),
+        long_steps=_long_words(parts),
+        clock_mhz=config.clock_mhz or 0.0,
+    )
     return LostTime(cause, ms, share, evidence, rank)
 
 

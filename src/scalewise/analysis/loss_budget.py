@@ -7,10 +7,8 @@ against the same part of that ideal, so the losses add up to the difference.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Final, Literal
 
@@ -18,7 +16,7 @@ from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import number
 from scalewise.analysis.run import Run
 from scalewise.analysis.step_parts import LATE_SHARE, Part, StepParts, measure_parts
-from scalewise.records import build
+from scalewise.records import words_beside
 
 LIMIT_SHARE: Final = 0.10
 """Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
@@ -36,8 +34,7 @@ class _Cause:
     short: str = ""
 
 
-_SAID = Path(__file__).with_name("loss_budget.toml").read_text(encoding="utf-8")
-_CAUSES: Final = build(dict[LossCause, _Cause], tomllib.loads(_SAID))
+_CAUSES: Final = words_beside(__file__, dict[LossCause, _Cause])
 CAUSE_WORDS: Final = {name: cause.words for name, cause in _CAUSES.items()}
 SHORT_WORDS: Final = {name: cause.short or cause.words for name, cause in _CAUSES.items()}
 """As a line of 80 columns has them."""

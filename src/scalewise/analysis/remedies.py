@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import yaml
@@ -15,7 +13,7 @@ import yaml
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.loss_budget import LostTime, reduces_redundantly
 from scalewise.config import ConfigError, build_cell, check_samples, conf_dir
-from scalewise.records import build
+from scalewise.records import build, words_beside
 
 BUSY_SMS_PERCENT: Final = 80.0
 """A large matrix product on an H200 reads 95 %, GPT-2 124M 84 to 90 %; small kernels far less."""
@@ -78,7 +76,7 @@ class _Kind:
     why: str = ""
 
 
-_SAID = tomllib.loads(Path(__file__).with_name("remedies.toml").read_text(encoding="utf-8"))
+_SAID = words_beside(__file__, dict[str, Any])
 _WAYS: Final = build(dict[str, _Way], _SAID["ways"])
 _KINDS: Final = build(dict[str, _Kind], _SAID["remedies"])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import number
@@ -57,9 +57,6 @@ class LostTime:
     @property
     def is_limit(self) -> bool:
         return self.share >= LIMIT_SHARE
-
-    def __str__(self) -> str:
-        return f"{CAUSE_WORDS[self.cause]} {self.ms:.3g} ms ({self.share:.0%}): {self.evidence}"
 
 
 @dataclass(frozen=True)
@@ -139,8 +136,16 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
             )
     else:
         causes.pop("device_work", None)
+    rank = _late_rank([one for _, one in ours])
+    figures = _figures(config, ours, ideal, rank)
     losses = [
-        _explained(cause, ms, ms / measured_ms, config, ours, ideal)
+        LostTime(
+            cause,
+            ms,
+            ms / measured_ms,
+            _CAUSES[cause].evidence.format(ms=parts.get(cause, 0.0), **figures),
+            rank if cause == "waiting" else None,
+        )
         for cause, ms in causes.items()
         if ms != 0.0
     ]
@@ -162,7 +167,7 @@ def _measured(runs: Iterable[Run]) -> list[tuple[Run, StepParts]]:
     return [(run, parts) for run in runs if (parts := measure_parts(run)) is not None]
 
 
-def _means(measured: Measured) -> dict[Part, float]:
+def _means(measured: Measured) -> dict[LossCause, float]:
     names = dict.fromkeys(name for _, one in measured for name in one.ms)
     return {name: mean(one.ms.get(name, 0.0) for _, one in measured) for name in names}
 
@@ -185,7 +190,7 @@ def _join_work_and_lateness(causes: dict[LossCause, float]) -> None:
     causes["host_late"], causes["device_work"] = (both, 0.0) if late > work else (0.0, both)
 
 
-def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:
+def _lost_to_clocks(parts: Mapping[LossCause, float], ratio: float) -> float:
     """Ms that the device's work would not have taken at the other side's higher SM clock.
 
     Work whose time does not follow the clock (memory) is counted as if it did: an upper bound.
@@ -194,29 +199,20 @@ def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:
     return parts.get("device_work", 0.0) * (1 - ratio) if ratio <= 1 - CLOCKS_SHARE else 0.0
 
 
-def _explained(
-    cause: LossCause,
-    ms: float,
-    share: float,
-    config: Configuration,
-    measured: Measured,
-    ideal: Mapping[Part, float],
-) -> LostTime:
-    parts = [one for _, one in measured]
-    part: Part = "untimed" if cause == "clocks" or cause == "unexplained" else cause
-    rank = _late_rank(parts) if cause == "waiting" else None
-    ideally = f", ideally {ideal['device_work']:.3g} ms" if ideal.get("device_work") else ""
-    evidence = _CAUSES[cause].evidence.format(
-        ms=_means(measured).get(part, 0.0),
-        ideally=ideally,
-        activity=_activity_words(config),
-        reductions=_reductions_words(config),
-        waiting=_waiting_words(parts, rank),
-        callbacks=_callbacks_words(measured),
-        long_steps=_long_words(parts),
-        clock_mhz=config.clock_mhz or 0.0,
-    )
-    return LostTime(cause, ms, share, evidence, rank)
+def _figures(
+    config: Configuration, measured: Measured, ideal: Mapping[LossCause, float], rank: int | None
+) -> dict[str, Any]:
+    """What the evidence of causes is filled in with."""
+    parts, ideal_ms = [one for _, one in measured], ideal.get("device_work")
+    return {
+        "ideally": f", ideally {ideal_ms:.3g} ms" if ideal_ms else "",
+        "activity": _activity_words(config),
+        "reductions": _reductions_words(config),
+        "waiting": _waiting_words(parts, rank),
+        "callbacks": _callbacks_words(measured),
+        "long_steps": _long_words(parts),
+        "clock_mhz": config.clock_mhz or 0.0,
+    }
 
 
 def _late_rank(parts: Sequence[StepParts]) -> int | None:

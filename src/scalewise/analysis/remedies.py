@@ -49,9 +49,6 @@ class Remedy:
     deed: str = ""
     """What to do in few words, where no setting does it."""
 
-    def __str__(self) -> str:
-        return self.words
-
 
 Where = Literal["half of it pays", "GPUs", "several devices", "threads spin"]
 

@@ -66,16 +66,18 @@ class _Way:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What helps against one cause, as far as it can be told apart."""
+    """What helps against a cause, or against one kind of it."""
 
-    ways: tuple[str, ...]
+    ways: tuple[_Way, ...]
     deed: str = ""
     why: str = ""
 
 
-_SAID = words_beside(__file__, dict[str, Any])
-_WAYS: Final = build(dict[str, _Way], _SAID["ways"])
-_KINDS: Final = build(dict[str, _Kind], _SAID["remedies"])
+_SAID: Final = words_beside(__file__, dict[str, dict[str, dict[str, Any]]])
+_KINDS: Final = {
+    name: build(_Kind, {**kind, "ways": [_SAID["ways"][way] for way in kind["ways"]]})
+    for name, kind in _SAID["remedies"].items()
+}
 
 
 def changes_samples(override: str) -> bool:
@@ -126,7 +128,7 @@ def _ways(config: Configuration, kind: str, loss: LostTime | None = None) -> Ite
         "several devices": lambda: config.devices != 1,
         "threads spin": lambda: _has_spinning_threads(config),
     }
-    for way in (_WAYS[name] for name in _KINDS[kind].ways):
+    for way in _KINDS[kind].ways:
         is_chosen = config.name(way.setting.partition("=")[0]) in way.unless
         if not is_chosen and (way.where is None or holds[way.where]()):
             yield way

@@ -426,7 +426,11 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
         if config.devices == 1 or not config.runs or not _has_own_batches(config):
             return config
         # Of two as near the first one.
-        return min((config, as_strong(config)), key=lambda one: _distance(one, singles))
+        return min((config, as_strong(config)), key=distance)
+
+    def distance(one: Configuration) -> int:
+        each = (differences(identity_beside(s, one), one.identity) for s in singles)
+        return min(map(len, each), default=0)
 
     return tuple(map(read, configs))
 
@@ -445,11 +449,6 @@ def describe_inferred_scaling(multi: Configuration) -> str:
     if multi.identity.get("scaling") == "strong":
         return "strong scaling, equal global batches"
     return "weak scaling, equal batches a device"
-
-
-def _distance(config: Configuration, singles: Sequence[Configuration]) -> int:
-    each = [len(differences(identity_beside(s, config), config.identity)) for s in singles]
-    return min(each, default=0)
 
 
 def as_strong(config: Configuration) -> Configuration:

@@ -221,13 +221,11 @@ def _base_label(cell: CellRecords) -> str:
 
 
 def _typed(cell: PlannedCell) -> dict[str, str]:
-    """Keys that the user typed for a cell, with their values."""
     pairs = (text.partition("=") for text in cell.overrides)
     return {key.lstrip("+"): value for key, sign, value in pairs if sign}
 
 
 def _alike(words: Mapping[str, str]) -> dict[str, list[str]]:
-    """Word to the keys that have it."""
     return grouped(words, words.__getitem__)
 
 

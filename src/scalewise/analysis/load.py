@@ -300,7 +300,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
             folder.path, filter(None, (found.result_fault, *problems, *of_steps, *of_metrics))
         ),
         result_fault=found.result_fault,
-        step_faults=_without_path(folder.path, of_steps),
+        step_faults=of_steps,
         metric_faults=_without_path(folder.path, of_metrics),
     )
 

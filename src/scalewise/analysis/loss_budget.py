@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import number
 from scalewise.analysis.run import Run
 from scalewise.analysis.step_parts import LATE_SHARE, Part, StepParts, measure_parts
+from scalewise.records import words_beside
 
 LIMIT_SHARE: Final = 0.10
 """Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
@@ -23,22 +24,20 @@ CLOCKS_SHARE: Final = 0.01
 """Share by which the SM clock lies below the other side's from which time is put down to it."""
 LossCause = Literal[Part, "clocks", "unexplained"]
 
-CAUSE_WORDS: Mapping[LossCause, str] = {
-    "device_work": "compute that did not shrink",
-    "host_late": "GPU idle, its host late",
-    "loader": "waiting for the loader",
-    "copy": "copying batches to the device",
-    "transfer": "exposed transfer",
-    "waiting": "waiting for the slowest rank",
-    "optimizer": "optimizer",
-    "callbacks": "your callbacks",
-    "between_steps": "the loop and hooks",
-    "stages": "waiting for other pipeline stages",
-    "contention": "waiting for a free core",
-    "long_steps": "long steps",
-    "clocks": "lower SM clock",
-    "unexplained": "unexplained",
-}
+
+@dataclass(frozen=True)
+class _Cause:
+    """What a cause is called, as loss_budget.toml has it, and a template of what was measured."""
+
+    words: str
+    evidence: str
+    short: str = ""
+
+
+_CAUSES: Final = words_beside(__file__, dict[LossCause, _Cause])
+CAUSE_WORDS: Final = {name: cause.words for name, cause in _CAUSES.items()}
+SHORT_WORDS: Final = {name: cause.short or cause.words for name, cause in _CAUSES.items()}
+"""As a line of 80 columns has them."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,6 @@ class LostTime:
     @property
     def is_limit(self) -> bool:
         return self.share >= LIMIT_SHARE
-
-    def __str__(self) -> str:
-        return f"{CAUSE_WORDS[self.cause]} {self.ms:.3g} ms ({self.share:.0%}): {self.evidence}"
 
 
 @dataclass(frozen=True)
@@ -140,8 +136,16 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
             )
     else:
         causes.pop("device_work", None)
+    rank = _late_rank([one for _, one in ours])
+    figures = _figures(config, ours, ideal, rank)
     losses = [
-        _explained(cause, ms, ms / measured_ms, config, ours, ideal)
+        LostTime(
+            cause,
+            ms,
+            ms / measured_ms,
+            _CAUSES[cause].evidence.format(ms=parts.get(cause, 0.0), **figures),
+            rank if cause == "waiting" else None,
+        )
         for cause, ms in causes.items()
         if ms != 0.0
     ]
@@ -163,7 +167,7 @@ def _measured(runs: Iterable[Run]) -> list[tuple[Run, StepParts]]:
     return [(run, parts) for run in runs if (parts := measure_parts(run)) is not None]
 
 
-def _means(measured: Measured) -> dict[Part, float]:
+def _means(measured: Measured) -> dict[LossCause, float]:
     names = dict.fromkeys(name for _, one in measured for name in one.ms)
     return {name: mean(one.ms.get(name, 0.0) for _, one in measured) for name in names}
 
@@ -186,7 +190,7 @@ def _join_work_and_lateness(causes: dict[LossCause, float]) -> None:
     causes["host_late"], causes["device_work"] = (both, 0.0) if late > work else (0.0, both)
 
 
-def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:
+def _lost_to_clocks(parts: Mapping[LossCause, float], ratio: float) -> float:
     """Ms that the device's work would not have taken at the other side's higher SM clock.
 
     Work whose time does not follow the clock (memory) is counted as if it did: an upper bound.
@@ -195,38 +199,20 @@ def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:
     return parts.get("device_work", 0.0) * (1 - ratio) if ratio <= 1 - CLOCKS_SHARE else 0.0
 
 
-def _explained(
-    cause: LossCause,
-    ms: float,
-    share: float,
-    config: Configuration,
-    measured: Measured,
-    ideal: Mapping[Part, float],
-) -> LostTime:
-    parts = [one for _, one in measured]
-    part: Part = "untimed" if cause == "clocks" or cause == "unexplained" else cause
-    whole = _means(measured).get(part, 0.0)
-    rank = _late_rank(parts) if cause == "waiting" else None
-    evidence = {
-        "device_work": f"forward and backward take {whole:.3g} ms"
-        + (f", ideally {ideal['device_work']:.3g} ms" if ideal.get("device_work") else "")
-        + _activity_words(config),
-        "host_late": f"the GPU has no kernel for {whole:.3g} ms a step while its host launches",
-        "loader": f"each step waits {whole:.3g} ms for its batch",
-        "copy": f"copying a batch takes {whole:.3g} ms",
-        "transfer": f"{whole:.3g} ms pass after the last gradient even where nobody is late"
-        + _reductions_words(config),
+def _figures(
+    config: Configuration, measured: Measured, ideal: Mapping[LossCause, float], rank: int | None
+) -> dict[str, Any]:
+    """What the evidence of causes is filled in with."""
+    parts, ideal_ms = [one for _, one in measured], ideal.get("device_work")
+    return {
+        "ideally": f", ideally {ideal_ms:.3g} ms" if ideal_ms else "",
+        "activity": _activity_words(config),
+        "reductions": _reductions_words(config),
         "waiting": _waiting_words(parts, rank),
-        "optimizer": f"the optimizer takes {whole:.3g} ms on every device",
         "callbacks": _callbacks_words(measured),
-        "between_steps": f"the loop and hooks take {whole:.3g} ms a step",
-        "stages": f"a stage waits {whole:.3g} ms a step for its neighbours",
-        "contention": f"training was ready for {whole:.3g} ms a step while others held its cores",
         "long_steps": _long_words(parts),
-        "clocks": f"the SMs run at {config.clock_mhz or 0.0:.0f} MHz",
-        "unexplained": "no measurement names it",
-    }[cause]
-    return LostTime(cause, ms, share, evidence, rank)
+        "clock_mhz": config.clock_mhz or 0.0,
+    }
 
 
 def _late_rank(parts: Sequence[StepParts]) -> int | None:

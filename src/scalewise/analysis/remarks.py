@@ -6,20 +6,20 @@ A rule leaves a code and its figures. A sentence is made of remarks.toml when it
 from __future__ import annotations
 
 import string
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from scalewise.analysis.figures import factor
+from scalewise.records import words_beside
 
 Gravity = Literal["invalid", "undecided", "doubt", "note"]
 """*invalid*: a figure means nothing; *undecided*: no verdict may rest on it; *doubt*: it may be
 other than it seems; *note*: what it is, or what it cannot tell."""
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True)
+class Kind:
     """The words of a code: templates of its figures."""
 
     gravity: Gravity
@@ -29,8 +29,7 @@ class Kind(NamedTuple):
     """What a report adds."""
 
 
-_SAID = Path(__file__).with_name("remarks.toml").read_text(encoding="utf-8")
-WORDS: Final = {code: Kind(**said) for code, said in tomllib.loads(_SAID).items()}
+WORDS: Final = words_beside(__file__, dict[str, Kind])
 """Every code, the gravest first: a terminal names the first that concerns a configuration."""
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.loss_budget import LostTime, reduces_redundantly
 from scalewise.config import ConfigError, build_cell, check_samples, conf_dir
+from scalewise.records import build, words_beside
 
 BUSY_SMS_PERCENT: Final = 80.0
 """A large matrix product on an H200 reads 95 %, GPT-2 124M 84 to 90 %; small kernels far less."""
@@ -48,20 +49,35 @@ class Remedy:
     deed: str = ""
     """What to do in few words, where no setting does it."""
 
-    def __str__(self) -> str:
-        return self.words
+
+Where = Literal["half of it pays", "GPUs", "several devices", "threads spin"]
 
 
 @dataclass(frozen=True)
-class Way:
-    """One thing that may help."""
+class _Way:
+    """One thing that may help, as remedies.toml has it."""
 
     what: str
-    """As one does it in a script too."""
-    override: str = ""
-    """The setting that does it; empty where none does."""
+    setting: str = ""
+    unless: tuple[str, ...] = ()
+    where: Where | None = None
     is_next: bool = True
-    """Whether it is proposed alone, and not only named."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What helps against a cause, or against one kind of it."""
+
+    ways: tuple[_Way, ...]
+    deed: str = ""
+    why: str = ""
+
+
+_SAID: Final = words_beside(__file__, dict[str, dict[str, dict[str, Any]]])
+_KINDS: Final = {
+    name: build(_Kind, {**kind, "ways": [_SAID["ways"][way] for way in kind["ways"]]})
+    for name, kind in _SAID["remedies"].items()
+}
 
 
 def changes_samples(override: str) -> bool:
@@ -71,113 +87,73 @@ def changes_samples(override: str) -> bool:
 
 def remedy(config: Configuration, loss: LostTime) -> Remedy:
     """What to change against ``loss``, by what was measured of ``config``."""
-    more_each = Way("a larger batch", _larger(config, "batch_size"))
-    less_often = Way("more samples a step", "accumulate_grad_batches=4")
-    half = Way("send fewer bytes", "strategy.compression=bf16")
-    fewer = (half,) if _halving_pays(config, loss) else ()
     match loss.cause:
         case "device_work" if _computes_what_one_did(config):
-            ways = (*fewer, more_each, less_often)
-            return _remedy(config, ways, why="these kernels run beside collectives")
+            return _remedy(config, "work_beside_collectives", loss)
         case "device_work":
             return work_remedy(config)
-        case "host_late":
-            whole = Way("launch each step as a whole, as a CUDA graph", "execution=cudagraph")
-            return _remedy(config, (whole, more_each))
         case "transfer" if reduces_redundantly(config):
-            once = Way("reduce once an optimizer step", "strategy.no_sync=true")
-            return _remedy(config, (once,))
-        case "transfer":
-            # CPU devices have no links of their own.
-            links = () if config.is_cpu else (Way("see what the links give (scalewise doctor)"),)
-            seldom = Way("send less often", "strategy=local_sgd", is_next=False)
-            ways = (*fewer, seldom, less_often, *links)
-            return _remedy(config, ways, ways[-1].what)
-        case "waiting" if loss.rank is None:
-            return _remedy(config, (Way("use a quieter host"), more_each), "use a quieter host")
-        case "waiting":
-            without = f"compare without the device of rank {loss.rank} (hardware.gpus=[...])"
-            return _remedy(config, (Way(without),), without)
-        case "loader":
-            workers = Way("load beside the training", "dataset.loader.num_workers=4")
-            return _remedy(config, (*_one_thread(config), workers, *_on_device(config)))
-        case "copy":
-            return _remedy(config, _on_device(config))
-        case "optimizer":
-            divided = Way("divide it among the devices", "strategy=fsdp", is_next=False)
-            return _remedy(config, (divided, less_often))
-        case "callbacks":
-            seldom = Way("let callbacks act less often")
-            return _remedy(config, (seldom,), seldom.what)
-        case "between_steps":
-            lean = Way("take work out of the loop and hooks")
-            logs = Way("log less often", "log_every_n_steps=100")
-            return _remedy(config, (logs, lean), lean.what)
-        case "stages":
-            key = "strategy.microbatches"
-            larger = _larger(config, key)
-            more = Way("more microbatches" if larger else f"more microbatches ({key})", larger)
-            return _remedy(config, (more, Way("balance the stages")), "balance the stages")
-        case "contention":
-            words = "more cores for each rank, fewer loader workers, or a quieter host"
-            return Remedy(words, deed="use a quieter host, or more cores a rank")
-        case "long_steps":
-            words = "find what the host does then: validation, checkpoints, logging, other users"
-            return Remedy(words, deed="find what the host does in long steps")
-        case "clocks":
-            words = "cooling and power first; the figures hold for these clocks only"
-            return Remedy(words, deed="look at cooling and power")
-        case _:
-            look = Way("look into a few steps of a profile", "profile.trace=true", is_next=False)
-            return _remedy(config, (look,), f"{look.what} (profile.trace=true)")
+            return _remedy(config, "redundant_transfer", loss)
+        case "transfer" if config.is_cpu:
+            return _remedy(config, "transfer_between_cpus", loss)
+        case "waiting" if loss.rank is not None:
+            return _remedy(config, "waiting_for_one", loss)
+        case cause:
+            return _remedy(config, cause, loss)
 
 
 def work_remedy(config: Configuration) -> Remedy:
     """What makes forward and backward shorter, by how busy the GPU's parts were while timed."""
     if _hides_collectives(config):
-        own = Way("replicas, where a device holds the model", "strategy=ddp")
-        return _remedy(config, (own,), why="these phases hold the collectives too")
+        return _remedy(config, "work_with_collectives")
     sms, tensor, dram = (
         config.mean_of_devices(name)
         for name in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent")
     )
-    quicker = tuple(
-        Way(what, f"{group}={options[0]}")
-        for group, what, options in _QUICKER
-        if config.name(group) not in options
-    )
-    if quicker and dram is not None and dram > BUSY_DRAM_PERCENT:
-        return _remedy(config, quicker, why="the kernels wait for memory")
-    larger = Way("a larger batch", _larger(config, "batch_size"))
-    more_each = (larger,) if config.devices == 1 else (larger, Way("fewer devices"))
+    can_be_quicker = any(_ways(config, "memory_bound"))
+    if can_be_quicker and dram is not None and dram > BUSY_DRAM_PERCENT:
+        return _remedy(config, "memory_bound")
     if sms is not None and sms < BUSY_SMS_PERCENT:
-        return _remedy(config, more_each, why="the kernels are too small to fill the GPU")
-    if quicker and tensor is not None and tensor < BUSY_TENSOR_PERCENT:
-        return _remedy(config, quicker, why="the tensor cores are mostly idle")
-    return _remedy(config, more_each)
+        return _remedy(config, "small_kernels")
+    if can_be_quicker and tensor is not None and tensor < BUSY_TENSOR_PERCENT:
+        return _remedy(config, "idle_tensor_cores")
+    return _remedy(config, "work")
 
 
-_QUICKER: Final = (
-    ("precision", "a narrower number format", ("bf16-mixed", "fp16-mixed")),
-    ("execution", "compiled steps", ("compile", "cudagraph_compiled")),
-)
-"""Less traffic and more use of the tensor cores: what to try, and what is as good already."""
+def _ways(config: Configuration, kind: str, loss: LostTime | None = None) -> Iterator[_Way]:
+    """Those that help where ``config`` ran, and are not gone already."""
+    holds: Mapping[Where, Callable[[], bool]] = {
+        "half of it pays": lambda: loss is not None and _halving_pays(config, loss),
+        "GPUs": lambda: not config.is_cpu,
+        "several devices": lambda: config.devices != 1,
+        "threads spin": lambda: _has_spinning_threads(config),
+    }
+    for way in _KINDS[kind].ways:
+        is_chosen = config.name(way.setting.partition("=")[0]) in way.unless
+        if not is_chosen and (way.where is None or holds[way.where]()):
+            yield way
 
 
-def _remedy(config: Configuration, ways: Sequence[Way], deed: str = "", why: str = "") -> Remedy:
-    """Those of ``ways`` that ``config`` can go, worded for a script and for a user's own data."""
+def _remedy(config: Configuration, kind: str, loss: LostTime | None = None) -> Remedy:
+    """Those ways that ``config`` can go, worded for a script and for a user's own data."""
     said, overrides, in_own_data = [], [], ""
-    for way in ways:
-        if config.has_own_settings or not way.override:
+    for way in _ways(config, kind, loss):
+        key, override = way.setting.partition("=")[0], _override(config, way.setting)
+        if config.has_own_settings or not key:
             said.append(way.what)
-        elif not is_refused(config, way.override):
-            said.append(f"{way.what} ({way.override})")
-            overrides += [way.override] if way.is_next else []
-        elif config.makes_own_batches and (own := _IN_OWN_DATA.get(way.override.partition("=")[0])):
+        elif not override:
+            said.append(f"{way.what} ({key})")
+        elif not is_refused(config, override):
+            said.append(f"{way.what} ({override})")
+            overrides += [override] if way.is_next else []
+        elif config.makes_own_batches and (own := _IN_OWN_DATA.get(key)):
             said.append(own)
             in_own_data = in_own_data or own
-    words = ", or ".join(said) or deed or "no setting helps"
-    return Remedy(f"{words}: {why}" if why else words, tuple(overrides), deed or in_own_data)
+    told, rank = _KINDS[kind], loss and loss.rank
+    words, deed = (text.format(rank=rank) for text in (", or ".join(said), told.deed))
+    words = words or deed or "no setting helps"
+    deed = deed or in_own_data
+    return Remedy(f"{words}: {told.why}" if told.why else words, tuple(overrides), deed)
 
 
 def _hides_collectives(config: Configuration) -> bool:
@@ -202,44 +178,30 @@ def _computes_what_one_did(config: Configuration) -> bool:
     return is_replica and not config.is_cpu and config.setting("scaling") == "weak"
 
 
-def _on_device(config: Configuration) -> tuple[Way, ...]:
-    """Settings of the loader that only GPUs have."""
-    if config.is_cpu:
-        return ()
-    return (
-        Way("copy ahead", "dataset.loader.device_prefetch=2"),
-        Way("keep tensors on the device", "dataset.loader.device_resident=true", is_next=False),
-    )
-
-
-def _one_thread(config: Configuration) -> tuple[Way, ...]:
-    """Where its ranks' other threads fill most of their cores, as those of operators that spin."""
+def _has_spinning_threads(config: Configuration) -> bool:
+    """Whether its ranks' other threads fill most of their cores, as operators' that spin do."""
     busy = (
         (rank.other_threads_cpu_ms_per_step or 0.0) / (run.value("step_time_ms") or math.inf)
         for run in config.runs
         for rank in run.ranks
     )
-    if config.is_cpu or max(busy, default=0.0) < SPINNING_CORES:
-        return ()
-    return (Way("start with OMP_NUM_THREADS=1, as threads that spin keep its cores busy"),)
+    return not config.is_cpu and max(busy, default=0.0) >= SPINNING_CORES
 
 
-def _larger(config: Configuration, key: str) -> str:
-    """Twice the number that was configured; empty where there is none."""
-    found = _setting(config, key)
-    return f"{key}={2 * found}" if isinstance(found, int) else ""
-
-
-def _setting(config: Configuration, key: str) -> Any:
-    """The recorded value of a dotted key, of a group its option; None where there is none."""
+def _override(config: Configuration, setting: str) -> str:
+    """As one types it; empty where there is no number to double."""
+    key, _, value = setting.partition("=")
+    if value != "x2":
+        return setting
     found = config.setting(key)
-    return found.get("name") if isinstance(found, Mapping) else found
+    return f"{key}={2 * found}" if isinstance(found, int) else ""
 
 
 def override_holds(config: Configuration, override: str) -> bool:
     """Whether ``config`` was run as ``override`` has it."""
     key, _, text = override.partition("=")
-    return bool(_setting(config, key) == _parsed(text))
+    found = config.setting(key)
+    return bool((found.get("name") if isinstance(found, Mapping) else found) == _parsed(text))
 
 
 @functools.cache

@@ -117,7 +117,6 @@ def _peak_memory_mib(run: Run) -> float | None:
 
 
 def _optimizer_memory_mib(run: Run) -> float | None:
-    """Optimizer state of the rank that keeps most."""
     known = [r.optimizer_state_bytes for r in run.ranks if r.optimizer_state_bytes is not None]
     return max(known) / 2**20 if known else None
 

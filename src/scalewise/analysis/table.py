@@ -89,7 +89,6 @@ def _of_runs(key: str, of: Read) -> Figure[Row]:
 
 
 def _estimated(*keys: str) -> list[Figure[Row]]:
-    """Figures of runs with their intervals over runs."""
     return [_of_runs(key, partial(lambda k, row: row.config.estimate(k), key)) for key in keys]
 
 
@@ -121,7 +120,6 @@ def _pair(name: str) -> Read:
 
 
 def _name(group: str) -> Figure[Row]:
-    """What was chosen of a group of the configuration."""
     return Figure(group, lambda row: row.config.name(group), f"name of the chosen {group}",
                   group, text=str)  # fmt: skip
 

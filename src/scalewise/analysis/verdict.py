@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,12 @@ from scalewise.analysis.statistics import (
     checked_runs,
     look_confidence,
 )
+from scalewise.records import words_beside
 
 WANTED_RUNS = 5
 """Runs that mostly settle a difference of 10 %, where runs vary by 5 %."""
 MissingRuns = Literal["runs", "runs of both", "one device", "several devices"]
+_WAYS: Final = words_beside(__file__, dict[MissingRuns, dict[StartedBy, str]])
 
 
 def way_to_get(
@@ -42,29 +44,9 @@ def way_to_get(
     missing = WANTED_RUNS - runs
     times = f"{missing} more time{'s' if missing > 1 else ''}" if missing > 0 else "again"
     option = f"--repeats {WANTED_RUNS}" if by == "script" else f"repeats={WANTED_RUNS}"
-    both = f"ask for both (scalewise run --devices 1,{devices} -- {command})"
-    in_sweep, of_script, monitored = {
-        "runs": (
-            f"repeat it ({option})",
-            f"repeat it ({option})",
-            f"run the script {times} into the same folder",
-        ),
-        "runs of both": (
-            *2 * (f"add repeats ({option})" if runs < 2 else "add repeats",),
-            f"run the script {times} on each number of devices, into the same folder",
-        ),
-        "one device": (
-            "no single-device cell in this sweep: run strategy=single in it too",
-            f"no run on one device: {both}",
-            "no run on one device in this folder: run the script on one too",
-        ),
-        "several devices": (
-            "add strategy=single,ddp for a verdict",
-            both,
-            "run the script on several too, into the same folder, for a verdict",
-        ),
-    }[lack]
-    return {"sweep": in_sweep, "script": of_script, "monitor": monitored}[by]
+    first = f" ({option})" if runs < 2 else ""
+    words = _WAYS[lack][by]
+    return words.format(option=option, first=first, times=times, devices=devices, command=command)
 
 
 Verdict = Literal["invalid", "pays", "does not pay", "undecided", "ceiling"]

@@ -271,7 +271,6 @@ def report(
 
 
 def _analysed(folder: Path | None, prices: tuple[str, ...]) -> Analysis:
-    """A sweep, else the newest one, at these prices."""
     from scalewise.analysis import analyse, load_sweep
     from scalewise.config import conf_dir, read_prices
     from scalewise.sweep import newest_sweep

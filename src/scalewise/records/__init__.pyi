@@ -1,9 +1,5 @@
 from .archive import unpacked as unpacked
 from .archive import write_archive as write_archive
-from .decisions import CandidateEvidence as CandidateEvidence
-from .decisions import ImportedResult as ImportedResult
-from .decisions import StrategyDecision as StrategyDecision
-from .decisions import ThresholdRule as ThresholdRule
 from .doctor import SEVERITIES as SEVERITIES
 from .doctor import Backend as Backend
 from .doctor import Collective as Collective
@@ -68,6 +64,7 @@ from .metrics import weights_of as weights_of
 from .model import FRESH_START as FRESH_START
 from .model import PROTOCOL as PROTOCOL
 from .model import UNCOUNTED as UNCOUNTED
+from .model import CandidateEvidence as CandidateEvidence
 from .model import Cause as Cause
 from .model import CellResult as CellResult
 from .model import CommunicationRecord as CommunicationRecord
@@ -75,6 +72,7 @@ from .model import DeviceInfo as DeviceInfo
 from .model import EarlyStop as EarlyStop
 from .model import Ending as Ending
 from .model import ExecutionRecord as ExecutionRecord
+from .model import ImportedResult as ImportedResult
 from .model import KeptCheckpoint as KeptCheckpoint
 from .model import LengthRecord as LengthRecord
 from .model import PipelineRecord as PipelineRecord
@@ -83,6 +81,8 @@ from .model import RankSummary as RankSummary
 from .model import RehearsalRecord as RehearsalRecord
 from .model import RunningAttempt as RunningAttempt
 from .model import State as State
+from .model import StrategyDecision as StrategyDecision
+from .model import ThresholdRule as ThresholdRule
 from .model import TrackerState as TrackerState
 from .model import TrackingRecord as TrackingRecord
 from .model import batch_sizes_of as batch_sizes_of
@@ -132,3 +132,4 @@ from .validation import build as build
 from .validation import closest as closest
 from .validation import convert as convert
 from .validation import to_plain as to_plain
+from .validation import words_beside as words_beside

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import functools
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -69,6 +70,12 @@ def convert(hint: Any, value: Any, at: str) -> Any:
         return _validator(hint).validate_python(value)
     except ValidationError as error:
         raise _data_error(error, value, at) from None
+
+
+def words_beside(module: str, cls: type[T]) -> T:
+    """The words in the TOML file that is called as the ``module`` of this ``__file__`` is."""
+    text = Path(module).with_suffix(".toml").read_text(encoding="utf-8")
+    return build(cls, tomllib.loads(text))
 
 
 def to_plain(value: object) -> Any:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from scalewise.analysis import (
     BEST,
-    CAUSE_WORDS,
     OWN_BATCHES,
+    SHORT_WORDS,
     VERDICT_RUNS,
     WANTED_RUNS,
     Analysis,
@@ -70,16 +70,6 @@ _FAULTS = (
     "counted_batch", "unsynchronised_timing",
 )  # fmt: skip
 """Remarks on what is to be mended: the gravest is told, whatever else is."""
-
-_SHORT = {
-    **CAUSE_WORDS,
-    "waiting": "waiting",
-    "stages": "waiting for stages",
-    "contention": "waiting for a core",
-    "copy": "copying batches",
-    "host_late": "idle GPU (host late)",
-}
-"""Causes as a line of 80 columns has them."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -161,7 +151,7 @@ def _block(
     if whole:
         # The fewest runs are asked for once, of all.
         few = told.verdict == "undecided" and min(pair.speedup.n) < VERDICT_RUNS
-        lost = _sentence(lost_words(analysis.budget(config), _SHORT))
+        lost = _sentence(lost_words(analysis.budget(config), SHORT_WORDS))
         asked = "" if few else _asked(pair)
         cause = _cause(analysis, pair)
         rest = [one for one in found if not cause or one.first.code != "contention"]
@@ -391,7 +381,7 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
         return
     found = _remedies(analysis)[config.config_id]
     if found is not None and found[0].is_limit:
-        gain = f"wins back {_gain(config, *found)}, {_SHORT[found[0].cause]}"
+        gain = f"wins back {_gain(config, *found)}, {SHORT_WORDS[found[0].cause]}"
         yield f"Next: {_deed(analysis, found[1])} ({gain})."
         return
     what = None if budget.limits else _untried(analysis, config, work_remedy(config))

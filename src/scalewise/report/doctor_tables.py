@@ -132,7 +132,6 @@ def _pairs(report: DoctorReport) -> Table:
 
 
 def _collectives(report: DoctorReport, backend: Backend) -> Table:
-    """Each collective at every size."""
     rates = [rate for rate in report.collectives if rate.backend == backend]
     ranks = max((rate.ranks for rate in rates), default=0)
     columns = (

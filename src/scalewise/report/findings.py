@@ -167,7 +167,7 @@ def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
     for loss in budget.limits:
         yield (
             f"{CAUSE_WORDS[loss.cause]}: {number(loss.ms)} of {number(config.step_ms)} ms a "
-            f"step. To try: {remedy(config, loss)}"
+            f"step. To try: {remedy(config, loss).words}"
         )
     mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)
     if not budget.knows_activity and (budget.ideal_ms is None or mixed):
@@ -176,7 +176,7 @@ def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
             "lateness are not told apart"
         )
     elif budget.ideal_ms is None and not budget.limits:
-        yield f"nothing but work of the device. To try: {work_remedy(config)}"
+        yield f"nothing but work of the device. To try: {work_remedy(config).words}"
 
 
 def mfu(analysis: Analysis) -> Section:

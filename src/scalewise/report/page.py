@@ -288,7 +288,6 @@ def _cell(
 
 
 def _run_words(config: Configuration, cell: CellRecords) -> str:
-    """Which of its row a run is."""
     repeat, seed = f"repeat {cell.planned.repeat}", f"seed {seed_of(cell)}"
     if len(config.seeds) < 2:
         return repeat

@@ -66,10 +66,7 @@ _WIDTH = 96
 
 
 def build_study(
-    analysis: Analysis,
-    report_to: Path | None = None,
-    *,
-    warmup_epochs: int = 1,
+    analysis: Analysis, report_to: Path | None = None, *, warmup_epochs: int = 1
 ) -> tuple[list[Path], list[str]]:
     """Write every file that the sweep's records can fill into ``study`` of ``report_to``.
 

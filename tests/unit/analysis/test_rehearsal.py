@@ -104,13 +104,6 @@ def test_what_keeps_a_script_from_its_single_device_is_not_the_batch_that_it_div
     assert "other cells on the host" in one.reason
 
 
-def test_only_a_script_may_divide_its_batch(tmp_path: Path) -> None:
-    play = replace(rehearsal(scaling="weak"), batch_size=32)
-    (one,) = played(tmp_path, *three(SINGLE), *three(play)).rehearsals
-    assert one.single is None
-    assert one.reason == "its single-device cell differs in scaling: strong against weak"
-
-
 @pytest.mark.parametrize(
     ("busy", "delay_ms", "wait_ms", "limit"),
     [
@@ -266,6 +259,8 @@ def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
             [*three(replace(SINGLE, batch_size=64)), *three(rehearsal())],
             "differs in batch: 64 against 128",
         ),
+        # Only a script may divide its batch.
+        ([*three(SINGLE), *three(rehearsal(scaling="weak"))], "scaling: strong against weak"),
         ([*three(SINGLE), *three(rehearsal())[:2]], "2 of 3 runs"),
         ([*three(SINGLE), *three(rehearsal(link=None))], "strategy.link"),
         ([*three(replace(SINGLE, kind="cpu")), *three(rehearsal(kind="cpu"))], "on CPUs"),

@@ -334,16 +334,6 @@ def test_a_pair_that_cannot_be_computed_is_refused_and_the_others_compared(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("multi", "said"), [(DDP, "run strategy=single"), (monitored(DDP, 32), "run the script on one")]
-)
-def test_without_a_single_device_it_says_how_to_get_one(
-    tmp_path: Path, multi: Spec, said: str
-) -> None:
-    (refused,) = analysed(tmp_path, multi).refused
-    assert said in refused.reason
-
-
-@pytest.mark.parametrize(
     ("multi", "cells", "verdict", "doubts"),
     [
         (FASTER_THAN_LINEAR, ["*-single-*"], "undecided", ["contention"]),

@@ -105,11 +105,13 @@ def test_parts_of_one_replica_have_to_feed_the_same_samples() -> None:
     assert "rank 1 and rank 0" in wrong.explanation
 
 
+def candidates(path: Path, *specs: Spec) -> dict[str, Configuration]:
+    return {str(c.name("strategy")): c for c in configurations(swept(path, *specs))}
+
+
 def probed(path: Path, ddp_ms: dict[str, float]) -> dict[str, Configuration]:
     ddp = replace(DDP, phases_ms=ddp_ms)
-    specs = [*repeats(Spec(), FACTORS), *repeats(ddp, FACTORS[::-1])]
-    found = configurations(swept(path, *specs))
-    return {"single" if c.devices == 1 else "ddp": c for c in found}
+    return candidates(path, *repeats(Spec(), FACTORS), *repeats(ddp, FACTORS[::-1]))
 
 
 def test_the_faster_strategy_is_chosen_with_its_evidence(tmp_path: Path) -> None:
@@ -137,21 +139,18 @@ def test_one_device_is_chosen_where_more_are_slower_or_not_surely_faster(tmp_pat
 
 
 def test_a_faster_strategy_on_another_host_shows_nothing(tmp_path: Path) -> None:
-    specs = [Spec(), replace(DDP, host="dmi-ffffffffffff")]
-    found = configurations(swept(tmp_path, *specs))
-    decision = choose_strategy({str(c.name("strategy")): c for c in found}, 60, 128)
+    found = candidates(tmp_path, Spec(), replace(DDP, host="dmi-ffffffffffff"))
+    decision = choose_strategy(found, 60, 128)
     assert (decision.chosen, decision.speedup) == ("single", None)
 
 
 def test_a_candidate_without_a_figure_leaves_the_other(tmp_path: Path) -> None:
-    specs = [Spec(), replace(DDP, outcome="failed")]
-    found = configurations(swept(tmp_path, *specs))
-    candidates = {"single" if c.devices == 1 else "ddp": c for c in found}
-    decision = choose_strategy(candidates, 60, 128)
+    found = candidates(tmp_path, Spec(), replace(DDP, outcome="failed"))
+    decision = choose_strategy(found, 60, 128)
     assert decision.chosen == "single"
     assert "ddp has no figure (rank 1 ran out of memory" in decision.lines()[0]
     with pytest.raises(UndecidedError, match="no strategy could be measured: ddp: rank 1"):
-        choose_strategy({"ddp": candidates["ddp"]}, 60, 128)
+        choose_strategy({"ddp": found["ddp"]}, 60, 128)
 
 
 @pytest.mark.parametrize(

@@ -26,21 +26,16 @@ from scalewise.analysis.steps import (
 from scalewise.records import STEP_DTYPE, WARMUP, StepSeries
 
 
-def series(rank: int, step_times_ms: list[float], samples: int, warmup: int = 0) -> StepSeries:
-    rows = np.zeros(len(step_times_ms), STEP_DTYPE)
+def series(rank: int, ms: list[float], samples: int | list[int], warmup: int = 0) -> StepSeries:
+    rows = np.zeros(len(ms), STEP_DTYPE)
     for name in STEP_DTYPE.names or ():
         if name.endswith("_ms"):
             rows[name] = np.nan
     rows["step"] = np.arange(len(rows))
     rows["samples"] = samples
-    rows["host_step_ms"] = step_times_ms
+    rows["host_step_ms"] = ms
     rows["flags"][:warmup] = WARMUP
     return StepSeries(rank, rows, 0)
-
-
-def fed(one: StepSeries, last: int) -> StepSeries:
-    one.rows["samples"][-1] = last
-    return one
 
 
 @pytest.mark.parametrize(
@@ -49,7 +44,7 @@ def fed(one: StepSeries, last: int) -> StepSeries:
         ([series(0, [10.0] * 20, 32)], 3200.0, 20, 0),
         ([series(r, [10.0 + 2.5 * (r == 2)] * 8, 32) for r in range(4)], 4 * 32 / 0.0125, 8, 2),
         ([series(0, [1000.0] * 3 + [10.0] * 5, 32, warmup=3)], 3200.0, 5, 0),
-        ([fed(series(0, [10.0] * 4, 32), last=8)], 104 / 0.04, 4, 0),
+        ([series(0, [10.0] * 4, [32, 32, 32, 8])], 104 / 0.04, 4, 0),
         ([series(0, [10.0] * 20, 32), series(1, [10.0] * 7, 32)], 6400.0, 7, 0),
     ],
     ids=["one rank", "the slowest of four", "warm-up", "uneven last batch", "one cut off early"],

@@ -90,8 +90,6 @@ def test_every_published_row_has_a_source_and_no_row_more_than_its_devices_by_fa
 
 def test_each_workload_has_its_own_answer_and_nothing_of_models_far_larger() -> None:
     found = advised_kept("h200x2_small")
-    below = [text for section in found for text in blocks(section)[2]]
-    assert not [text for text in below if "Published" in text or " x RTX " in text]
     assert [blocks(one)[0].lines[0].verdict for one in found] == ["take one device", "cannot tell"]
     assert [one.title for one in found] == ["medium, tabular", "gpt2_tiny, stdlib"]
     below = [text for section in found for text in blocks(section)[2]]

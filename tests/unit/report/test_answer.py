@@ -258,7 +258,6 @@ def test_of_many_configurations_the_verdicts_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
-        ([Spec()], "set strategy=single,ddp"),
         ([replace(Spec(), outcome="failed")], "No cell finished"),
         ([Spec(config={"tracking": {"name": "monitor"}})], "run the script on several"),
         ([Spec(), replace(DDP, outcome="failed")], "No cell on several devices finished"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, TypeVar
 
-from scalewise.gpu.metrics import GPM_METRICS, GpmGroup, core_group, slow_group
+from scalewise.gpu.metrics import GPM_METRICS, MEANINGS, GpmGroup, core_group, slow_group
 from scalewise.records import DeviceProcess, DeviceSample, SampledDevice
 
 T = TypeVar("T")
@@ -20,17 +20,6 @@ _AFFINITY_WORDS = 16
 
 _P2P_READ, _P2P_NVLINK = 0, 2
 """Indices of nvmlDeviceGetP2PStatus (pynvml's own constant for READ is a tuple by mistake)."""
-
-_PEER_STATUS = {
-    0: "ok",
-    1: "chipset not supported",
-    2: "GPU not supported",
-    3: "I/O hub topology not supported",
-    4: "disabled by a driver setting",
-    5: "not supported",
-    6: "unknown",
-}
-
 
 _DIVIDED = "found MIG mode; allowed: whole GPUs (sudo nvidia-smi -i {} -mig 0)"
 
@@ -296,7 +285,7 @@ class Nvml:
             status = self.api.nvmlDeviceGetP2PStatus(*handles, _P2P_READ)
         except self.api.NVMLError:
             return None
-        return _PEER_STATUS.get(status, "unknown")
+        return str(MEANINGS["peer_access"].get(str(status), "unknown"))
 
     def link_matrix(self, gpus: Sequence[GpuDevice]) -> dict[str, str]:
         """``"<index>-<index>"`` to :meth:`link` for every pair; "?" where NVML does not tell."""

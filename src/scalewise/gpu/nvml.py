@@ -104,22 +104,9 @@ class Nvml:
         """Metric to the reason it cannot be read; filled as metrics are first asked for."""
         self.faults: dict[str, str] = {}
         """``GPU <index> <metric>`` to the last unexpected error inside a sample."""
-        self.not_there = frozenset(
-            {
-                api.NVML_ERROR_NOT_SUPPORTED,
-                api.NVML_ERROR_FUNCTION_NOT_FOUND,
-                api.NVML_ERROR_NO_PERMISSION,
-            }
-        )
-        self.gone = frozenset(
-            {
-                api.NVML_ERROR_GPU_IS_LOST,
-                api.NVML_ERROR_RESET_REQUIRED,
-                api.NVML_ERROR_GPU_NOT_FOUND,
-                api.NVML_ERROR_DRIVER_NOT_LOADED,
-                api.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-                api.NVML_ERROR_UNINITIALIZED,
-            }
+        self.not_there, self.gone = (
+            frozenset(getattr(api, f"NVML_ERROR_{name}") for name in MEANINGS["errors"][meaning])
+            for meaning in ("not_there", "gone")
         )
         self._absent: set[tuple[str, str]] = set()
         self._core = core_group(api)

@@ -193,15 +193,7 @@ def test_a_full_disk_ends_the_record_and_nothing_else(
 
 
 def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
-    asked: list[None] = []
-
-    def broken() -> dict[int, int]:
-        asked.append(None)
-        if len(asked) > 1:
-            raise RuntimeError("no pids today")
-        return {}
-
-    series = _sample(tmp_path, {}, 0.1, broken)
+    series = _sample(tmp_path, {}, 0.1, Mock(side_effect=[{}, RuntimeError("no pids today")]))
     assert series.problems == ("sampling ended early: RuntimeError: no pids today",)
 
 

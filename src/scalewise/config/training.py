@@ -30,6 +30,7 @@ PASSED: tuple[str, ...] = tuple(_NAMES["trainer"]["passed"])
 INSTEAD: Mapping[str, str] = _NAMES["trainer"]["instead"]
 """Those that a cell decides with a key of its own: what to type instead."""
 _VALIDATES = ("check_val_every_n_epoch", "val_check_interval")
+"""Those that mean something only where a run is scored while it trains."""
 
 
 def known_mode(metric: str) -> Mode | None:

@@ -125,6 +125,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def sampling(folder: Path, pids: Sequence[int], slots: Sequence[Any]) -> Iterator[None]:
     """The sampler of a local sweep, in this process; it reads while the switch is on."""
     from scalewise.gpu import DeviceSampler
+    from scalewise.gpu.readers import Reading
     from scalewise.records import CellFolder
 
     switch = folder / SAMPLER_SWITCH
@@ -133,14 +134,21 @@ def sampling(folder: Path, pids: Sequence[int], slots: Sequence[Any]) -> Iterato
     class SwitchedSampler(DeviceSampler):
         """Its beat goes on while it is off."""
 
-        def _sample(self, add: Any) -> None:
-            super()._sample(
-                lambda all_groups: add(all_groups) if switch.read_bytes() == b"\1" else None
-            )
+        def _open(self) -> Any:
+            reader: Any = super()._open()
+            read, nothing = reader.read, Reading(0.0, 0.0, {})
+
+            def switched(**groups: bool) -> Reading:
+                return read(**groups) if switch.read_bytes() == b"\1" else nothing
+
+            reader.read = switched
+            return reader
 
     gpus = {slot.uuid: rank for rank, slot in enumerate(slots) if slot.uuid}
     ranks = dict(enumerate(pids))
-    with SwitchedSampler(CellFolder(folder), gpus, lambda: ranks, SAMPLE_EVERY_S):
+    with contextlib.closing(
+        SwitchedSampler(CellFolder(folder), gpus, lambda: ranks, SAMPLE_EVERY_S)
+    ):
         yield
 
 

@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,15 +31,11 @@ SCRIPTS = "slurm"
 MAX_ARRAY = 1000
 """Tasks of one job array; SLURM's own default limit (MaxArraySize) is 1001."""
 
-_OURS = frozenset(
-    {
-        "array", "cpus-per-gpu", "cpus-per-task", "error", "exclusive", "gpus", "gpus-per-node",
-        "gpus-per-socket", "gpus-per-task", "gres", "input", "job-name", "nodes", "ntasks",
-        "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket", "open-mode",
-        "output", "oversubscribe", "overcommit", "signal", "time", "wrap",
-    }
-)  # fmt: skip
-"""Options of sbatch that follow from the cell or from another key."""
+_NAMES: Any = tomllib.loads(Path(__file__).with_name("slurm.toml").read_text(encoding="utf-8"))
+GONE = "GONE"
+"""Of a job that the controller has forgotten."""
+ENDED: Mapping[str, Mapping[str, Any]] = _NAMES["ended"]
+"""States after which a job does not run again, and what each tells of its :class:`Ending`."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class SlurmConfig(ClusterConfig):
     """More options of sbatch; typed as ``+hydra.launcher.extra.constraint=h200``."""
 
     def __post_init__(self) -> None:
-        taken = sorted(_OURS & {name.replace("_", "-") for name in self.extra})
+        taken = sorted({*_NAMES["ours"]} & {name.replace("_", "-") for name in self.extra})
         if taken:
             # Several tasks, each starting all ranks of the cell, is the classic way to train with
             # tasks x devices processes: here no task count can be given at all.
@@ -138,25 +135,6 @@ def submit(executor: SlurmExecutor, jobs: Sequence[Callable[[], None]]) -> list[
     return cast("list[SlurmJob[None]]", sent)
 
 
-GONE = "GONE"
-"""The controller has forgotten the job, some minutes after its end (MinJobAge)."""
-
-ENDED = frozenset(
-    {
-        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-        "PREEMPTED", "REVOKED", "TIMEOUT", GONE,
-    }
-)  # fmt: skip
-"""States after which a job does not run again. One that is requeued is PENDING instead."""
-
-HOPELESS = frozenset(
-    {
-        "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
-        "InvalidQOS", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit",
-        "QOSNotAllowed",
-    }
-)  # fmt: skip
-"""Reasons of waiting that waiting does not end: most clusters accept jobs that no node can hold."""
 _ANSWER_S = 60.0
 
 
@@ -188,7 +166,7 @@ class JobState:
     @property
     def hopeless(self) -> bool:
         """Whether it waits for what this cluster, as it is set up, does not have."""
-        return self.state == "PENDING" and self.reason in HOPELESS
+        return self.state == "PENDING" and self.reason in _NAMES["hopeless"]
 
 
 def states(job_ids: Collection[str]) -> dict[str, JobState]:

@@ -8,13 +8,13 @@ finds them again and submits none of them twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from scalewise.cluster.hosts import ClusterDemand, Order, attempt_since, demand
 from scalewise.cluster.slurm import (
+    ENDED,
     MAX_ARRAY,
     JobState,
     QueueUnreachable,
@@ -29,7 +29,6 @@ from scalewise.cluster.slurm_job import CellJob
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.records import (
-    Cause,
     CellFolder,
     Ending,
     RecordError,
@@ -43,17 +42,6 @@ from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell, memory_advi
 _ASK_EVERY_S = 0.5
 _LOOK_S = 0.5
 _MORE_MEMORY = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
-
-_ENDS: Mapping[str, tuple[Literal["failed", "interrupted"], Cause]] = {
-    "PREEMPTED": ("interrupted", "preempted"),
-    "CANCELLED": ("interrupted", "interrupted"),
-    "TIMEOUT": ("failed", "timeout"),
-    "DEADLINE": ("failed", "timeout"),
-    "OUT_OF_MEMORY": ("failed", "oom"),
-    "NODE_FAIL": ("failed", "host"),
-    "BOOT_FAIL": ("failed", "host"),
-}
-"""States that say more of a job's end than its supervisor can."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +120,7 @@ class SlurmCell(RunningCell):
             attempt = self._attempt_without()
         else:
             attempt = replace(attempt, message=f"{attempt.message} (SLURM job {job}: {state})")
-        if state in _ENDS:
-            outcome, cause = _ENDS[state]
-            attempt = replace(attempt, outcome=outcome, cause=cause)
+        attempt = replace(attempt, **ENDED.get(state, {}))
         if state == "OUT_OF_MEMORY":
             # SLURM's word is of the host's memory, of which another job may be given more. A
             # supervisor that saw the kill, and lived, has said already what needs less.

@@ -3,6 +3,7 @@ from .cell import DEFAULT_OBJECTIVE as DEFAULT_OBJECTIVE
 from .cell import FEWEST_ADAPTIVE_REPEATS as FEWEST_ADAPTIVE_REPEATS
 from .cell import MAX_CELLS as MAX_CELLS
 from .cell import TOO_MANY_CELLS as TOO_MANY_CELLS
+from .cell import TRACKERS as TRACKERS
 from .cell import CellConfig as CellConfig
 from .cell import LoaderConfig as LoaderConfig
 from .cell import SweepConfig as SweepConfig

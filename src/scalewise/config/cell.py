@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -147,6 +147,7 @@ class SweepConfig:
 
 
 TrackerName: TypeAlias = Literal["trackio", "wandb"]
+TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
 
 
 def default_project() -> str:
@@ -165,7 +166,7 @@ class TrackingConfig:
 
     name: str = "both"
     """The option of the group: ``both``, ``trackio``, ``wandb`` or ``none``."""
-    trackers: tuple[TrackerName, ...] = ("trackio", "wandb")
+    trackers: tuple[TrackerName, ...] = TRACKERS
     """The mirrors; none of them is ever the source of a number."""
     project: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] = "scalewise"
     """The project in both trackers; typed none is :func:`default_project`."""

@@ -6,6 +6,7 @@ Prices are of the report and not of the run: one measurement can be held against
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -206,22 +207,9 @@ def cpu_devices(config: HardwareConfig, usable_cores: Sequence[int]) -> list[tup
 
 _IMAGE_LABELS: Final = ("NCCL_VERSION",)
 """Names that NVIDIA's images put into the environment beside settings: NCCL reads none."""
-_SWITCH: Final = "0 | 1"
-_DISTANCE: Final = "LOC | NVL | PIX | PXB | PHB | SYS | 0 | 1 | 2 | 3 | 4 | 5"
-_LEGAL: Final[Mapping[str, str]] = {
-    "NCCL_NTHREADS": "64 | 128 | 256 | 512",
-    "NCCL_P2P_DISABLE": _SWITCH,
-    "NCCL_SHM_DISABLE": _SWITCH,
-    "NCCL_IB_DISABLE": _SWITCH,
-    "NCCL_CUMEM_ENABLE": _SWITCH,
-    "NCCL_NVLS_ENABLE": "0 | 1 | 2",
-    "NCCL_P2P_LEVEL": _DISTANCE,
-    "NCCL_NET_GDR_LEVEL": _DISTANCE,
-    "NCCL_DEBUG": "VERSION | WARN | INFO | TRACE",
-    "NCCL_ALGO": "Tree | Ring | CollNet | CollNetDirect | CollNetChain | NVLS | NVLSTree | PAT",
-    "NCCL_PROTO": "LL | LL128 | Simple",
-}
-"""Legal values by NVIDIA's NCCL user guide, "Environment Variables", in whatever case."""
+_LEGAL: Final[Mapping[str, str]] = tomllib.loads(
+    Path(__file__).with_name("nccl.toml").read_text(encoding="utf-8")
+)
 _LISTS: Final = ("NCCL_ALGO", "NCCL_PROTO")
 """Take ``a,b`` or ``^a``, for all collectives or as ``allreduce:a;broadcast:b``."""
 

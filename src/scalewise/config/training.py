@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import PositiveInt
@@ -19,14 +21,16 @@ if TYPE_CHECKING:
 Mode: TypeAlias = Literal["min", "max"]
 Validation: TypeAlias = Literal["end", "epoch", "never"]
 
-_UP = frozenset((
-    "acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "miou", "precision",
-    "psnr", "r2", "recall", "rouge", "score", "ssim", "throughput", "top1", "top5",
-))  # fmt: skip
-_DOWN = frozenset((
-    "bpc", "cer", "err", "error", "faults", "fid", "loss", "mae", "mape", "mse", "nll",
-    "perplexity", "ppl", "regret", "rmse", "wer",
-))  # fmt: skip
+_NAMES: Any = tomllib.loads(Path(__file__).with_name("training.toml").read_text(encoding="utf-8"))
+_MODES: Mapping[str, Mode] = {
+    word: mode for mode, words in _NAMES["metrics"].items() for word in words
+}
+PASSED: tuple[str, ...] = tuple(_NAMES["trainer"]["passed"])
+"""Arguments of Lightning's Trainer that a cell hands on."""
+INSTEAD: Mapping[str, str] = _NAMES["trainer"]["instead"]
+"""Those that a cell decides with a key of its own: what to type instead."""
+_VALIDATES = ("check_val_every_n_epoch", "val_check_interval")
+"""Those that mean something only where a run is scored while it trains."""
 
 
 def known_mode(metric: str) -> Mode | None:
@@ -37,8 +41,8 @@ def known_mode(metric: str) -> Mode | None:
     if metric.endswith("_per_s"):
         return "max"
     for word in reversed(re.split(r"[^a-z0-9]+", metric.lower())):
-        if word in _UP or word in _DOWN:
-            return "max" if word in _UP else "min"
+        if word in _MODES:
+            return _MODES[word]
     return None
 
 
@@ -78,13 +82,6 @@ def with_mode(key: str, component: Component, metric: object) -> Component:
     return replace(component, arguments=arguments)
 
 
-_NO_CALLBACK = frozenset((
-    "BatchSizeFinder", "DeviceStatsMonitor", "GradientAccumulationScheduler", "LearningRateFinder",
-    "LearningRateMonitor", "RichProgressBar", "TQDMProgressBar",
-))  # fmt: skip
-"""Lightning's callbacks that have no work here: a cell or a sweep does theirs."""
-
-
 def callbacks_of(group: object) -> dict[str, Component]:
     """The callbacks of a cell by name. Raises :class:`ConfigError`."""
     if not isinstance(group, Mapping):
@@ -108,7 +105,7 @@ def _with_class(key: str, group: object, option: str) -> Mapping[str, Any]:
 def _callback(key: str, group: object) -> Component:
     component = component_of(key, _with_class(key, group, "callbacks=NAME of an option"))
     package, _, path = component.target.partition(".")
-    if package in _LIGHTNING and path.rpartition(".")[2] in _NO_CALLBACK:
+    if package in _LIGHTNING and path.rpartition(".")[2] in _NAMES["callbacks"]["needless"]:
         raise ConfigError(
             f"{key}: found {component.target}; allowed: nothing, a cell does its work"
         )
@@ -162,35 +159,6 @@ def scheduler_of(group: object) -> SchedulerConfig | None:
 
 NO_TEST = "test: found true, but {}; allowed: false, or what has one"
 
-PASSED = (
-    "detect_anomaly", "enable_model_summary", "inference_mode", "limit_test_batches",
-    "limit_train_batches", "limit_val_batches", "min_epochs", "min_steps", "num_sanity_val_steps",
-    "reload_dataloaders_every_n_epochs", "sync_batchnorm", "use_distributed_sampler",
-    *(VALIDATES := ("check_val_every_n_epoch", "val_check_interval")),
-)  # fmt: skip
-"""Arguments of Lightning's Trainer that a cell hands on."""
-INSTEAD = {
-    **{key: key for key in ("accumulate_grad_batches", "deterministic", "devices",
-                            "log_every_n_steps", "max_epochs", "max_steps")},
-    **dict.fromkeys(("precision", "plugins"), "precision=NAME"),
-    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "gradient_clip_norm"),
-    **dict.fromkeys(("barebones", "enable_autolog_hparams", "enable_progress_bar",
-                     "limit_predict_batches", "model_registry"), "nothing; leave it out"),
-    "accelerator": "hardware=cpu, or nothing: GPUs are found",
-    "benchmark": "execution.cudnn_benchmark",
-    "callbacks": "callbacks=NAME, or callbacks.NAME._target_",
-    "default_root_dir": "hydra.sweep.dir: each cell has a folder of its own there",
-    "enable_checkpointing": "callbacks=model_checkpoint",
-    "fast_dev_run": "max_steps=30, or --dry-run",
-    "logger": "tracking=trackio, wandb, both or none",
-    "max_time": "measure.min_time_s, or sweep.timeout_s",
-    "num_nodes": "hydra/launcher=slurm",
-    "overfit_batches": "trainer.limit_train_batches",
-    "profiler": "profile.window=true",
-    "strategy": "strategy=NAME",
-}  # fmt: skip
-"""Arguments that a cell decides with a key of its own: what to type instead."""
-
 
 def trainer_arguments(given: object) -> dict[str, Any]:
     """Arguments for Lightning's Trainer, as they are. Raises :class:`ConfigError`."""
@@ -230,7 +198,7 @@ def check_training(cell: CellConfig) -> None:
             f"scheduler.{missing}", None, cell.is_counted or missing is None,
             "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
         )  # fmt: skip
-    for name in VALIDATES:
+    for name in _VALIDATES:
         during = validation == "epoch" or name not in cell.trainer
         require(f"trainer.{name}", cell.trainer.get(name), during, "validation=epoch",
                 f"validation={validation}")  # fmt: skip

@@ -8,8 +8,10 @@ called. A successor is preferred to a call that goes away in CUDA 14; older driv
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 Read = Callable[[Any], Any]
@@ -18,32 +20,15 @@ Read = Callable[[Any], Any]
 GPM_MIN_INTERVAL_S = 0.1
 """NVML asks for GPM samples more than 100 ms apart."""
 
-GPM_METRICS = {
-    "sm_activity_percent": "SM_UTIL",
-    "sm_occupancy_percent": "SM_OCCUPANCY",
-    "tensor_activity_percent": "ANY_TENSOR_UTIL",
-    "dram_activity_percent": "DRAM_BW_UTIL",
-    "engine_activity_percent": "GRAPHICS_UTIL",
-    "pcie_tx_mib_per_s": "PCIE_TX_PER_SEC",
-    "pcie_rx_mib_per_s": "PCIE_RX_PER_SEC",
-    "nvlink_tx_mib_per_s": "NVLINK_TOTAL_TX_PER_SEC",
-    "nvlink_rx_mib_per_s": "NVLINK_TOTAL_RX_PER_SEC",
-}
-"""Our name to the end of NVML's: ``NVML_GPM_METRIC_...``."""
+_TABLES = Path(__file__).with_name("meanings.toml").read_text(encoding="utf-8")
+MEANINGS: dict[str, Any] = tomllib.loads(_TABLES)
+"""What names and numbers of the driver stand for, by the table."""
+GPM_METRICS: dict[str, str] = MEANINGS["gpm"]
 
 _ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field: the sum over all links."""
 
-_REASONS = {
-    0x002: "application clocks",
-    0x004: "power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost",
-    0x020: "thermal slowdown (software)",
-    0x040: "thermal slowdown (hardware)",
-    0x080: "power brake",
-    0x100: "display clock setting",
-}
+_REASONS = {int(bit, 0): words for bit, words in MEANINGS["throttle"].items()}
 _IDLE = 0x001
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, TypeVar
 
-from scalewise.gpu.metrics import GPM_METRICS, GpmGroup, core_group, slow_group
+from scalewise.gpu.metrics import GPM_METRICS, MEANINGS, GpmGroup, core_group, slow_group
 from scalewise.records import DeviceProcess, DeviceSample, SampledDevice
 
 T = TypeVar("T")
@@ -20,17 +20,6 @@ _AFFINITY_WORDS = 16
 
 _P2P_READ, _P2P_NVLINK = 0, 2
 """Indices of nvmlDeviceGetP2PStatus (pynvml's own constant for READ is a tuple by mistake)."""
-
-_PEER_STATUS = {
-    0: "ok",
-    1: "chipset not supported",
-    2: "GPU not supported",
-    3: "I/O hub topology not supported",
-    4: "disabled by a driver setting",
-    5: "not supported",
-    6: "unknown",
-}
-
 
 _DIVIDED = "found MIG mode; allowed: whole GPUs (sudo nvidia-smi -i {} -mig 0)"
 
@@ -115,22 +104,9 @@ class Nvml:
         """Metric to the reason it cannot be read; filled as metrics are first asked for."""
         self.faults: dict[str, str] = {}
         """``GPU <index> <metric>`` to the last unexpected error inside a sample."""
-        self.not_there = frozenset(
-            {
-                api.NVML_ERROR_NOT_SUPPORTED,
-                api.NVML_ERROR_FUNCTION_NOT_FOUND,
-                api.NVML_ERROR_NO_PERMISSION,
-            }
-        )
-        self.gone = frozenset(
-            {
-                api.NVML_ERROR_GPU_IS_LOST,
-                api.NVML_ERROR_RESET_REQUIRED,
-                api.NVML_ERROR_GPU_NOT_FOUND,
-                api.NVML_ERROR_DRIVER_NOT_LOADED,
-                api.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-                api.NVML_ERROR_UNINITIALIZED,
-            }
+        self.not_there, self.gone = (
+            frozenset(getattr(api, f"NVML_ERROR_{name}") for name in MEANINGS["errors"][meaning])
+            for meaning in ("not_there", "gone")
         )
         self._absent: set[tuple[str, str]] = set()
         self._core = core_group(api)
@@ -296,7 +272,7 @@ class Nvml:
             status = self.api.nvmlDeviceGetP2PStatus(*handles, _P2P_READ)
         except self.api.NVMLError:
             return None
-        return _PEER_STATUS.get(status, "unknown")
+        return str(MEANINGS["peer_access"].get(str(status), "unknown"))
 
     def link_matrix(self, gpus: Sequence[GpuDevice]) -> dict[str, str]:
         """``"<index>-<index>"`` to :meth:`link` for every pair; "?" where NVML does not tell."""

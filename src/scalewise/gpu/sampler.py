@@ -28,7 +28,7 @@ _STOP_TIMEOUT_S = 10.0
 
 
 class DeviceSampler:
-    """Records a cell's devices to ``gpu/<host>.jsonl`` from :meth:`start` to :meth:`stop`."""
+    """Records a cell's devices to ``gpu/<host>.jsonl`` until :meth:`close`."""
 
     def __init__(
         self,
@@ -50,18 +50,9 @@ class DeviceSampler:
         self._recorder = SeriesRecorder(folder.device_series_path(place_id()), interval_s, stats)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scalewise-sampler", daemon=True)
-
-    def __enter__(self) -> DeviceSampler:
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Take a last sample of every group and close the record. Returns within 10 s."""
         self._stop.set()
         self._thread.join(_STOP_TIMEOUT_S)

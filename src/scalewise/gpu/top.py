@@ -27,6 +27,9 @@ from scalewise.gpu.xid import NEARLY_FULL
 from scalewise.host import open_console
 from scalewise.records import DeviceSample, SampledDevice, cv_percent
 
+_BETWEEN_TWO_S = 0.15
+"""Between two readings of GPM, which are to be more than 0.1 s apart."""
+
 
 def show_gpus(interval_s: float, *, once: bool, log: Path | None, gpu_index: int | None) -> None:
     """Show all GPUs of this host until told to end, or ``once``.
@@ -41,21 +44,23 @@ def show_gpus(interval_s: float, *, once: bool, log: Path | None, gpu_index: int
     OSError where it cannot be written later.
     """
     with contextlib.ExitStack() as opened:
-        source = opened.enter_context(contextlib.closing(LiveFrames(interval_s)))
+        reader = opened.enter_context(contextlib.closing(GpuReader(open_nvml(), interval_s)))
         stats = None
         if log is not None:
             try:
                 stats = StatsLog(log, gpu_index)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"--log: {error}") from error
-        console, live, title = open_console(), None, source.title
+        console, live = open_console(), None
+        title = f"driver {reader.nvml.driver_version()}"
+        frames = _frames(reader, interval_s, once=once)
         if once:
-            frames = iter([source.once()])
+            frames = itertools.islice(frames, 1)
         else:
             # Both signals leave the blocks, which put the terminal and the log in order.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             opened.enter_context(contextlib.suppress(KeyboardInterrupt))
-            frames, title = _frames(source, interval_s), f"{title}, every {interval_s:g} s"
+            title += f", every {interval_s:g} s"
             if sys.stdout.isatty():
                 live = opened.enter_context(Live(console=console, auto_refresh=False))
         for frame in frames:
@@ -67,40 +72,25 @@ def show_gpus(interval_s: float, *, once: bool, log: Path | None, gpu_index: int
                 console.print(render(frame, title, console.width))
 
 
-def _frames(source: LiveFrames, interval_s: float) -> Iterator[Frame]:
+def _frames(reader: GpuReader, interval_s: float, *, once: bool) -> Iterator[Frame]:
+    """A frame for each reading; what is read less often is that of the last one.
+
+    ``once``: one with every group, from the second reading on, as GPM compares two.
+    """
+    devices = tuple(device.as_sampled() for device in reader.devices.values())
+    samples: dict[str, DeviceSample] = {}
+    notes: deque[str] = deque(maxlen=3)
     ticks = Ticks(interval_s)
-    while True:
-        yield source.next()
-        time.sleep(ticks.wait_s())
-
-
-class LiveFrames:
-    def __init__(self, interval_s: float) -> None:
-        """Raises :class:`NvmlUnavailable` where there is no GPU."""
-        self._reader = GpuReader(open_nvml(), interval_s)
-        self._devices = tuple(d.as_sampled() for d in self._reader.devices.values())
-        self.title = f"driver {self._reader.nvml.driver_version()}"
-        self._samples: dict[str, DeviceSample] = {}
-        self._notes: deque[str] = deque(maxlen=3)
-
-    def once(self) -> Frame:
-        """A frame with every group; GPM compares two readings, so this takes 0.15 s."""
-        self.next(all_groups=True)
-        time.sleep(0.15)
-        return self.next(all_groups=True)
-
-    def next(self, *, all_groups: bool = False) -> Frame:
-        """A frame; what is read less often than at each reading is that of the last one."""
-        reading = self._reader.read(all_groups=all_groups)
+    for number in itertools.count():
+        reading = reader.read(all_groups=once)
         events = itertools.chain(*reading.events.values())
-        notes = [*reading.faults, *(event.text for event in events)]
         stamp = datetime.fromtimestamp(reading.time).strftime("%H:%M:%S")
-        self._notes.extend(f"{stamp} {note}" for note in notes)
-        self._samples = {u: _filled(s, self._samples.get(u)) for u, s in reading.samples.items()}
-        return Frame(reading.time, self._devices, self._samples, tuple(self._notes))
-
-    def close(self) -> None:
-        self._reader.close()
+        told = (*reading.faults, *(event.text for event in events))
+        notes.extend(f"{stamp} {note}" for note in told)
+        samples = {u: _filled(s, samples.get(u)) for u, s in reading.samples.items()}
+        if number or not once:
+            yield Frame(reading.time, devices, samples, tuple(notes))
+        time.sleep(_BETWEEN_TWO_S if once else ticks.wait_s())
 
 
 def _filled(sample: DeviceSample, last: DeviceSample | None) -> DeviceSample:

@@ -1,8 +1,4 @@
-"""The driver's reports of errors (XIDs), and alerts about conditions of a GPU.
-
-The meanings, and which of them are an application's own doing, follow NVIDIA's XID catalogue
-(https://docs.nvidia.com/deploy/xid-errors, read November 2026).
-"""
+"""The driver's reports of errors (XIDs), and alerts about conditions of a GPU."""
 
 from __future__ import annotations
 
@@ -11,34 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from scalewise.gpu.metrics import MEANINGS
 from scalewise.gpu.nvml import GpuDevice, Nvml
 from scalewise.records import Alert, DeviceSample, SampledDevice
 
 PATIENCE: Final = 10
 """Samples in a row with a harmless reason until it is worth an alert."""
-
-_MEANINGS: Final[Mapping[int, str]] = {
-    13: "exception in a kernel",
-    31: "memory page fault in a kernel",
-    43: "a process stopped the GPU",
-    45: "a process was cut off",
-    48: "uncorrectable memory error",
-    61: "error of the GPU's microcontroller",
-    62: "the GPU's microcontroller halted",
-    63: "memory row remapped",
-    64: "memory row could not be remapped",
-    68: "exception in the video processor",
-    74: "NVLink error",
-    79: "fallen off the bus",
-    92: "many corrected memory errors",
-    94: "memory error, contained",
-    95: "memory error, not contained",
-    109: "context switch timed out",
-    119: "the GPU's system processor does not answer",
-    120: "error of the GPU's system processor",
-}
-_NO_RESET_NEEDED: Final = frozenset({13, 31, 43, 45, 63, 68, 94})
-"""A process did it to itself and is started again, or the driver has mended it."""
 
 _MOST_AT_ONCE = 64
 
@@ -46,6 +20,13 @@ NEARLY_FULL: Final = 0.95
 _CHOSEN: Final = frozenset({"application clocks", "display clock setting"})
 _COMMON: Final = frozenset({"power cap", "sync boost"})
 Level = Literal["warn", "error"]
+
+_XIDS: Final[Mapping[int, tuple[Level, str]]] = {
+    int(number): (level, meaning)
+    for level, known in MEANINGS["xid"].items()
+    for number, meaning in known.items()
+}
+"""What NVIDIA's errors mean; one that leaves the GPU as it was is a warning."""
 
 _COUNTERS: Final[Mapping[str, tuple[Level, str]]] = {
     "ecc_corrected": ("warn", "corrected memory errors"),
@@ -65,8 +46,7 @@ class DeviceEvent:
 
 def xid_words(xid: int) -> str:
     """``XID 79, fallen off the bus``; the bare number where its meaning is not listed here."""
-    meaning = _MEANINGS.get(xid)
-    return f"XID {xid}" if meaning is None else f"XID {xid}, {meaning}"
+    return f"XID {xid}, {_XIDS[xid][1]}" if xid in _XIDS else f"XID {xid}"
 
 
 class XidWatch:
@@ -159,8 +139,7 @@ class DeviceAlerts:
         """Alerts that an event at Unix time ``when`` gives rise to."""
         found = Alert(when, "error", "lost", device.id, "lost", event.text)
         if event.xid is not None:
-            # An error that leaves the GPU as it was is a warning.
-            level: Level = "warn" if event.xid in _NO_RESET_NEEDED else "error"
+            level, _ = _XIDS.get(event.xid, ("error", ""))
             found = Alert(when, level, "xid", device.id, xid_words(event.xid), event.text)
         yield from self._new(device, [found])
 

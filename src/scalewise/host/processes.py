@@ -199,10 +199,6 @@ def main() -> int:
         return 127
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 ENV_NOT_FORKED = "SCALEWISE_NOT_FORKED"
 """Why a rank is a fresh process, in its environment; absent where nobody thought of forking it."""
 _READ_EARLY = (
@@ -348,3 +344,7 @@ class Mirror:
             text = line.decode(errors="replace").rstrip()
             if text:
                 self._say(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from scalewise.host import memory_limit_mib
 from scalewise.records import (
@@ -198,40 +199,17 @@ def name_memory_kill(ending: Ending, before: int | None, now: int | None) -> End
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})
 """Others, SIGSEGV and SIGABRT among them, are faults of the program: they come back."""
-_OUTSIDE: Mapping[Cause, re.Pattern[str]] = {
-    "peer": re.compile(
-        r"connection (reset|closed|refused)|broken pipe|socket timeout|ncclRemoteError"
-        r"|ncclSystemError|DistNetworkError|no route to host",
-        re.IGNORECASE,
-    ),
-    "port": re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
-    "device_busy": re.compile(
-        r"busy or unavailable|system not yet initialized|driver initialization failed"
-        r"|cudaErrorNotReady",
-        re.IGNORECASE,
-    ),
-    "device_broken": re.compile(
-        r"uncorrectable (ECC|NVLink) error|fallen off the bus|GPU is lost|cudaErrorECC",
-        re.IGNORECASE,
-    ),
-    "late": re.compile("TooLateError"),
-}
-"""Words of torch, NCCL, CUDA and ours for faults that are not the program's."""
-_MENDABLE: Mapping[Cause, str] = {
-    "peer": "a peer could not be reached",
-    "port": "the rendezvous port was taken",
-    "device_busy": "the device was not ready",
-    "device_broken": "the device broke",
-    "late": "a rank had no core for a second, and learned too late of the last step",
-    "host": "a host was lost",
-    "supervisor_lost": "the supervisor was lost",
-    "launcher": "the script asks for the variables of torchrun, and gets them",
-}
+_PASSING: Any = tomllib.loads(Path(__file__).with_name("passing.toml").read_text(encoding="utf-8"))
+"""Faults that another try may mend, by cause."""
 
 
 def outside_cause(text: str) -> Cause | None:
     """The passing fault that an error message names; None for any other."""
-    return next((cause for cause, words in _OUTSIDE.items() if words.search(text)), None)
+    for cause, fault in _PASSING.items():
+        if any(re.search(words, text, re.IGNORECASE) for words in fault["says"]):
+            named: Cause = cause
+            return named
+    return None
 
 
 def mendable(ending: Ending) -> str | None:
@@ -246,7 +224,7 @@ def mendable(ending: Ending) -> str | None:
     if ending.cause == "signal":
         code = ending.exit_code
         return "ended from outside" if code is not None and -code in _FROM_OUTSIDE else None
-    return _MENDABLE.get(ending.cause)
+    return _PASSING[ending.cause]["why"] if ending.cause in _PASSING else None
 
 
 # How the ranks of a script ended, which knows nothing of our records.

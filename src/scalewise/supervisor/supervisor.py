@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,7 +151,7 @@ class Supervisor:
 
             stats = stats_path(self.folder, host_id() if first else None)
         gpus = {slot.uuid: rank for rank, slot in enumerate(self.job.slots, first) if slot.uuid}
-        return DeviceSampler(self.folder, gpus, ranks.trainers, interval_s, stats)
+        return closing(DeviceSampler(self.folder, gpus, ranks.trainers, interval_s, stats))
 
     def _watch(self, ranks: Ranks) -> Ending:
         settings = self.job.settings

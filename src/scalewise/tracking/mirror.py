@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from scalewise.config import in_one_line
+from scalewise.config import TRACKERS, in_one_line
 from scalewise.host import exit_now, say
 from scalewise.records import (
     CellFolder,
@@ -47,7 +47,6 @@ from scalewise.tracking.tracker import (
     run_summary,
 )
 
-_TRACKERS = ("trackio", "wandb")
 _POLL_S = 1.0
 _FINISH_S = 60.0
 """How long the trackers may take for the rest."""
@@ -137,7 +136,7 @@ class SweepMirror:
         self._complain = complain
         self._problems: set[str] = set()
         self._lock = threading.Lock()
-        self.trackers = [TrackerMirror(name, folder, self._say, opener) for name in _TRACKERS]
+        self.trackers = [TrackerMirror(name, folder, self._say, opener) for name in TRACKERS]
 
     def run(self, wait: Callable[[], float]) -> int:
         """Mirror until ``wait`` returns the seconds left for the rest. 0 if all is mirrored."""

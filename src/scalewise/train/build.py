@@ -1,8 +1,9 @@
-"""The parts of one cell on one rank: the module, its data, and who feeds what."""
+"""The parts of one cell on one rank: the module, its strategy, its data, and who feeds what."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -18,6 +19,15 @@ from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loa
 from scalewise.train.execution import ExperimentModule, KeywordModule, OperationModule
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, DataShare
+from scalewise.train.strategies import (
+    FsdpStrategy,
+    HeterogeneousDDP,
+    LocalSgd,
+    OwnStreamDDP,
+    PipelineStrategy,
+    Setting,
+    UnwrappedReplicas,
+)
 
 
 def build_module(cell: CellConfig) -> pl.LightningModule:
@@ -69,6 +79,29 @@ def _build_optimizer(cell: CellConfig, parameters: Any) -> torch.optim.Optimizer
             "allowed: a torch.optim.Optimizer"
         )
     return built
+
+
+BUILDERS: dict[str, Callable[[Any, Setting], Any]] = {
+    "single": lambda config, setting: "auto",
+    "ddp": OwnStreamDDP,
+    "local_sgd": LocalSgd,
+    "task_parallel": UnwrappedReplicas,
+    "heterogeneous": HeterogeneousDDP,
+    "fsdp": FsdpStrategy,
+    "pipeline": PipelineStrategy,
+    "rehearsal": OwnStreamDDP,
+    "fsdp_rehearsal": FsdpStrategy,
+}
+"""Lightning's strategy by ``kind``. ``single`` is Lightning's own choice; for ``auto``, the sweep
+chooses one of these before a cell starts."""
+
+
+def build_strategy(cell: CellConfig, rank: RankContext, module: pl.LightningModule) -> Any:
+    """The cell's strategy. Raises ConfigError for what this host cannot do."""
+    try:
+        return BUILDERS[cell.strategy.kind](cell.strategy, Setting(rank, module, cell))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def data_share(cell: CellConfig, rank: RankContext) -> DataShare:

@@ -20,7 +20,14 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.records import CellFolder, RankSummary
-from scalewise.train.build import build_data, build_module, can_score, check_test, data_share
+from scalewise.train.build import (
+    build_data,
+    build_module,
+    build_strategy,
+    can_score,
+    check_test,
+    data_share,
+)
 from scalewise.train.callbacks import CellTrainer, OwnFolder
 from scalewise.train.execution import (
     Execution,
@@ -35,7 +42,6 @@ from scalewise.train.length import RunLength, raise_it
 from scalewise.train.provenance import note_imported
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder
-from scalewise.train.strategies import BUILDERS, Setting
 
 
 def run(
@@ -208,11 +214,7 @@ def build_trainer(
     last_step = cell.profile.last_step(
         cell.max_steps, recorder.steps.warmup_steps, cell.strategy.kind == "ddp"
     )
-    try:
-        setting = Setting(rank, module, cell)
-        strategy: Any = BUILDERS[cell.strategy.kind](cell.strategy, setting)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    strategy = build_strategy(cell, rank, module)
     if (rehearsal := rehearsed(cell)) is not None:
         strategy.ends_alike, strategy.rehearsal_record = False, rehearsal.record
     callbacks: list[pl.Callback] = [recorder]

@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_info
 
-from scalewise.config import TrackerName, default_project, require
+from scalewise.config import TRACKERS, TrackerName, default_project, require
 from scalewise.host import Mirror, from_here
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored import (
@@ -29,7 +29,6 @@ from scalewise.train.monitored import (
 from scalewise.train.rank import gathered
 from scalewise.train.recording import CellRecorder, planned_steps
 
-_TRACKERS = ("trackio", "wandb")
 _log = logging.getLogger(__name__)
 
 
@@ -75,8 +74,8 @@ class Monitor(CellRecorder):
         require("warmup_steps", warmup_steps, warmup_steps >= 0, "0 or more")
         require("log_every_n_steps", log_every_n_steps, log_every_n_steps >= 1, "1 or more")
         require("interval_s", interval_s, interval_s >= 0.1, "0.1 or more")
-        known = not isinstance(tracking, str) and set(tracking) <= set(_TRACKERS)
-        require("tracking", tracking, known, f"a list of {' and '.join(_TRACKERS)}")
+        known = not isinstance(tracking, str) and set(tracking) <= set(TRACKERS)
+        require("tracking", tracking, known, f"a list of {' and '.join(TRACKERS)}")
         super().__init__(
             CellFolder(Path()), DeviceInfo("cpu", "unknown"), warmup_steps, log_every_n_steps
         )

@@ -105,11 +105,10 @@ class FitRecords:
         self._sampler = DeviceSampler(
             self._folder, gpus, lambda: {rank: pids[rank] for rank in here}, interval_s
         )
-        self._sampler.start()
 
     def stop_sampling(self) -> None:
         if self._sampler is not None:
-            self._sampler.stop()
+            self._sampler.close()
 
     def _beat(self) -> None:
         self._folder.beat()

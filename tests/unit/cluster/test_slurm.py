@@ -13,6 +13,7 @@ from fakes.requests import asked
 from scalewise.cluster import RayExecutor, SlurmExecutor, slurm_job
 from scalewise.cluster.hosts import ClusterDemand, Order, demand, granted
 from scalewise.cluster.slurm import (
+    ENDED,
     GONE,
     JobState,
     QueueUnreachable,
@@ -26,7 +27,7 @@ from scalewise.cluster.slurm_executor import SlurmCell, Submission, job_arrays
 from scalewise.cluster.slurm_job import CellJob, refuse_other_tasks
 from scalewise.config import CellConfig, ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
-from scalewise.records import CellFolder, Ending, PlannedCell, RunningAttempt
+from scalewise.records import CellFolder, Ending, PlannedCell, RunningAttempt, build
 from scalewise.supervisor import Origin
 from scalewise.sweep import memory_advice
 
@@ -223,6 +224,7 @@ def test_a_job_that_the_controller_forgot_has_ended(commands: Path) -> None:
     assert found["7_0"] == JobState("RUNNING", "None")
     assert not found["7_1"].ended
     assert found["6"] == JobState(GONE) and found["6"].ended
+    assert all(build(Ending, {"outcome": "failed", **told}) for told in ENDED.values())
 
 
 def test_a_controller_that_is_down_says_nothing_about_jobs(commands: Path) -> None:

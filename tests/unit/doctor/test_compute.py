@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -95,26 +96,18 @@ def test_repetitions_fit_the_budget(
 
 
 def test_a_stopwatch_runs_the_work_as_often_as_it_is_told() -> None:
-    done: list[int] = []
-    assert host_stopwatch(lambda: done.append(1), 3) > 0 and len(done) == 3
+    assert host_stopwatch(work := Mock(), 3) > 0 and work.call_count == 3
 
 
 def test_the_slowest_rank_counts_and_each_batch_is_prepared() -> None:
     team = Team(0, 1)
     team.largest = lambda values: [max(value, 0.02) for value in values]  # type: ignore[method-assign]
-    prepared: list[int] = []
-    work: list[int] = []
-
-    def watch(todo: Callable[[], object], iterations: int) -> float:
-        work.append(iterations)
-        return 0.001 * iterations
-
-    timing = measure(
-        watch, lambda: None, 0.4, team=team, prepare=lambda: prepared.append(1), most_iterations=2
-    )
+    prepare, watch = Mock(), Mock(side_effect=lambda _, iterations: 0.001 * iterations)
+    timing = measure(watch, lambda: None, 0.4, team=team, prepare=prepare, most_iterations=2)
     # Estimated by two in a row: 10 ms each, where the other rank is the slower.
     assert timing.samples_us == pytest.approx((10_000.0,) * 7)
-    assert work == [1, 1, 2] + 7 * [2] and len(prepared) == len(work)
+    assert [call.args[1] for call in watch.call_args_list] == [1, 1, 2] + 7 * [2]
+    assert prepare.call_count == watch.call_count
 
 
 def test_a_slower_host_than_was_estimated_ends_after_three() -> None:
@@ -203,14 +196,10 @@ def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:
 def test_a_rank_that_cannot_fill_its_buffers_comes_to_the_meeting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def full(*given: object) -> None:
-        raise MemoryError("cannot pin")
-
-    monkeypatch.setattr(copies, "Copy", full)
-    met: list[int] = []
+    monkeypatch.setattr(copies, "Copy", Mock(side_effect=MemoryError("cannot pin")))
     with pytest.raises(MemoryError):
-        copy_rate("h2d_pinned", _CPU, 8, 0.1, lambda: met.append(1))
-    assert met == [1]
+        copy_rate("h2d_pinned", _CPU, 8, 0.1, meet := Mock())
+    meet.assert_called_once_with()
 
 
 def test_a_copy_that_brought_another_byte_is_wrong() -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -45,7 +46,7 @@ def _sample(
 ) -> DeviceSeries:
     """A cell's series at 10 Hz."""
     folder = CellFolder(tmp_path / "cell")
-    with DeviceSampler(folder, gpus, pids, interval_s=0.1):
+    with closing(DeviceSampler(folder, gpus, pids, interval_s=0.1)):
         time.sleep(seconds)
     return _series(folder)
 
@@ -106,7 +107,7 @@ def test_the_earlier_monitors_files_grow_while_a_cell_trains(
     paths = [stats_path(folder), multi_gpu_path(stats_path(folder))]
     folder.path.mkdir()
     paths[0].write_text("[1]")  # of an earlier try
-    with DeviceSampler(folder, _gpus(2), dict, 0.1, stats_path(folder)):
+    with closing(DeviceSampler(folder, _gpus(2), dict, 0.1, stats_path(folder))):
         time.sleep(0.35)
         grown = [json.loads(path.read_text()) for path in paths]
     assert all(len(entries) >= 2 for entries in grown)
@@ -168,7 +169,7 @@ def test_a_driver_that_hangs_is_told_in_the_record_which_ends(
 
 def test_a_cpu_host_samples_processes_that_start_late(tmp_path: Path) -> None:
     folder, ranks = CellFolder(tmp_path / "cell"), dict[int, int]()
-    with DeviceSampler(folder, {}, lambda: ranks, interval_s=0.1):
+    with closing(DeviceSampler(folder, {}, lambda: ranks, interval_s=0.1)):
         time.sleep(0.25)
         ranks[1] = os.getpid()
         time.sleep(0.45)
@@ -185,22 +186,14 @@ def test_a_full_disk_ends_the_record_and_nothing_else(
     folder = CellFolder(tmp_path / "cell")
     folder.path.mkdir()
     (folder.path / "gpu").write_text("a file where the folder should be")
-    with DeviceSampler(folder, {}, lambda: {0: os.getpid()}, interval_s=0.1):
+    with closing(DeviceSampler(folder, {}, lambda: {0: os.getpid()}, interval_s=0.1)):
         time.sleep(0.25)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("scalewise: device samples are no longer recorded: ")
 
 
 def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
-    asked: list[None] = []
-
-    def broken() -> dict[int, int]:
-        asked.append(None)
-        if len(asked) > 1:
-            raise RuntimeError("no pids today")
-        return {}
-
-    series = _sample(tmp_path, {}, 0.1, broken)
+    series = _sample(tmp_path, {}, 0.1, Mock(side_effect=[{}, RuntimeError("no pids today")]))
     assert series.problems == ("sampling ended early: RuntimeError: no pids today",)
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,10 +26,7 @@ def called() -> list[nn.Module]:
 
 @pytest.fixture
 def models(called: list[nn.Module]) -> Iterator[Models]:
-    def on_forward(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        called.append(model)
-
-    found = Models(on_forward)
+    found = Models(lambda model, *_: called.append(model))
     yield found
     found.leave()
 

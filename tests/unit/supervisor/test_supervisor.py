@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -186,16 +187,12 @@ def test_of_several_hosts_the_first_failure_is_blamed(
 
 
 def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: Path) -> None:
-    started: list[RankStart] = []
-
-    def starter(start: RankStart) -> int:
-        started.append(start)
-        return 70 + len(started)
-
+    starter = Mock(side_effect=[71, 72])
     job = replace(supervised(tmp_path).job, slots=(SLOT, SLOT), nodes=Nodes(1, 2, "node0", 4000))
     ranks = Ranks(job, CellFolder(tmp_path), starter)
     ranks.start()
     assert [(one.rank, one.pid) for one in ranks.processes] == [(2, 71), (3, 72)]
+    started = [call.args[0] for call in starter.call_args_list]
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
     assert [[start.environment[name] for name in names] for start in started] == [
         ["2", "0", "4", "4000"], ["3", "1", "4", "4000"],

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -107,20 +108,14 @@ def refusal(*requests: Any) -> str:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What ``subprocess.run`` was called with."""
-    calls: list[Any] = []
-    run = subprocess.run
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        return run(*args, **kwargs)
-
+def started(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """``subprocess.run``, counted."""
+    counted = Mock(wraps=subprocess.run)
     monkeypatch.setattr(subprocess, "run", counted)
-    return calls
+    return counted
 
 
-def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) -> None:
+def test_one_process_looks_at_all_that_fits_and_only_once(started: Mock) -> None:
     sound = [
         asked("loud.Net", "optimizer=sgd", width=3, note="x"),
         asked("loud.Wider", width=3, depth=None), asked("loud.Open", width=3, anything=4),
@@ -131,14 +126,14 @@ def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) ->
     ]  # fmt: skip
     check_own_code(sound)
     check_own_code([*sound, asked("loud.Net", "optimizer=adam", width=4, note="y")])
-    assert len(started) == 1
+    assert started.call_count == 1
     check_own_code([asked("loud.Net", width=4)])
-    assert len(started) == 2, "other arguments than before"
+    assert started.call_count == 2, "other arguments than before"
     inner = {"_target_": "loud.Plain", "_partial_": True, "lr": 0.1}
     for number, target in enumerate(("loud.Plain", "loud.Open", "loud.Plain"), start=3):
         given = {**inner, "_target_": target, "width": 3} if "Open" in target else inner
         check_own_code([asked("loud.Open", width=[given])])
-        assert len(started) == min(number, 4), "another class among the arguments"
+        assert started.call_count == min(number, 4), "another class among the arguments"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -62,9 +63,7 @@ def test_it_does_not_rest_while_training_waits_for_the_records(
 
 @pytest.mark.parametrize("of_look", [False, True])
 def test_what_a_piece_or_a_look_raises_reaches_training(of_look: bool) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    fails = Mock(side_effect=OSError(28, "No space left on device"))
     drain = BackgroundDrain([] if of_look else [fails], 0.001, look=fails if of_look else None)
     deadline = time.monotonic() + 10
     with pytest.raises(OSError, match="No space"):

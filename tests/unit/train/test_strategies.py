@@ -7,9 +7,9 @@ from fakes.small_fit import composed_cell
 from scalewise.config import KINDS, REHEARSALS, ConfigError, conf_dir, whole_samples
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
+from scalewise.train.build import BUILDERS
 from scalewise.train.execution.module import held_parameters
 from scalewise.train.recording import BatchSizes, DataShare
-from scalewise.train.strategies import BUILDERS
 from scalewise.train.strategies.data_parallel import LocalSgd, _Averaging
 from scalewise.train.strategies.model_parallel import sharding_units
 from scalewise.train.strategies.pipeline import _hollow

@@ -1,4 +1,4 @@
-"""A builder of Lightning's strategy for each kind of strategy settings."""
+"""Lightning's strategies for our kinds of settings: replicas, shards and stages of a model."""
 
 import lazy_loader
 

@@ -454,6 +454,8 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
     """How good what was trained is, where a validation set was scored for it."""
     ranked = list(ranked_in_brief(analysis)) if analysis.pairs else []
     yield from ranked
+    unscored = (run.ranks[0].missing.get("validation") for c in analysis.measured for run in c.runs)
+    yield from (f"Not validated: {why}." for why in dict.fromkeys(filter(None, unscored)))
     if rankings(analysis):
         return
     logged = dict.fromkeys(key for c in analysis.measured for key in c.logged)

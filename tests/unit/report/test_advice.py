@@ -225,11 +225,20 @@ def test_what_is_rehearsed_alone_is_not_taken_for_measured(
     assert any(text.startswith("  Run: ") for text in below)
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
-    larger = replace(Spec(), batch_size=4096, outcome="failed")
-    write_sweep(tmp_path, [*three(Spec()), *three(DDP), larger])
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        ("failed", "Out of memory: 003-large-ddp-r0."),
+        ("skipped", "Skipped: strategy=ddp asks for 2 GPUs; this host has 1."),
+    ],
+)
+def test_what_did_not_run_is_named_and_its_command_not_offered_again(
+    tmp_path: Path, outcome: str, told: str
+) -> None:
+    write_sweep(tmp_path, [*three(Spec()), replace(DDP, outcome=outcome)])
     _, _, below = blocks(advised(tmp_path)[0])
-    assert below[-1] == "Out of memory: 006-large-single-r0."
+    assert below[-1] == told
+    assert not [line for line in below if "Run:" in line]
 
 
 def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None:

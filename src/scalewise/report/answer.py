@@ -15,7 +15,6 @@ from scalewise.analysis import (
     CAUSE_WORDS,
     OWN_BATCHES,
     VERDICT_RUNS,
-    WANTED_RUNS,
     Analysis,
     Configuration,
     LostTime,
@@ -281,7 +280,6 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         yield f"{lead} {where}." if aside else f"{lead}: {way}."
         return
     last = max(pairs, key=lambda pair: pair.judgement.more_runs or 0).judgement
-    wanted = lack if aside else max(last.more_runs or 0, WANTED_RUNS - fewest)
     adapts, hopeless = config.setting("repeats") == "auto", not few and last.more_runs is None
     made = max(len(c.runs) + len(c.set_aside) for p in pairs for c in (p.multi, p.single))
     at_most = made >= (config.setting("max_repeats") or math.inf)
@@ -291,8 +289,8 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     elif hopeless:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
-        extend = [] if adapts else [f"sweep.extend={wanted}"]
-        more = f" ({last.more})." if last.more else ""
+        extend = [] if adapts else [f"sweep.extend={lack if aside else last.more_runs}"]
+        more = f" ({last.more})." if last.more and not aside else ""
         yield f"{lead}: {resume_words(analysis, *extend)}{more}"
 
 

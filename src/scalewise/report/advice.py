@@ -273,9 +273,7 @@ def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
         if one.verdict == "cannot tell":
             yield from (one.told, *_run(analysis, command_of(analysis, one.config)))
     alone = all(one.devices == 1 and not one.config.is_monitored for one in every.values())
-    workloads = {one.config.workload for one in every.values()}
-    tried = any(c.devices != 1 and c.workload in workloads for c in analysis.configurations)
-    if alone and not tried:
+    if alone and not analysis.tried_on_several:
         yield from _run(analysis, command(analysis, on_both(analysis)))
     lost = [(c.planned.name, c.ending) for c in analysis.unfinished if c.ending]
     yield from {f"Out of memory: {name}.": 0 for name, end in lost if end.cause == "oom"}

@@ -398,14 +398,13 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
 
 
 def why_none(analysis: Analysis) -> str:
-    tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
         return "No training was timed, so there is no verdict."
     if analysis.rehearsals:
         return "Nothing ran on several devices: they were rehearsed."
     if not analysis.measured:
         return "No cell finished, so nothing was measured."
-    if tried:
+    if analysis.tried_on_several:
         return "No cell on several devices finished, so there is nothing to compare."
     config = analysis.measured[0]
     if config.has_own_settings:

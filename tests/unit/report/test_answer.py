@@ -188,6 +188,8 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
 
     assert said(21.14).endswith(", offset by 1.50 saved on compute.")
     assert "1.50" not in said(23.0)
+    losses = (*losses[:2], LostTime("copy", -4e-5, -2e-6, ""))
+    assert "offset" not in said(21.14), "too small to tell"
     diverged = replace(DDP, final_loss=float("nan"))
     lost = analysed(tmp_path / "lost", *repeats(Spec(), STEADY_3), *repeats(diverged, STEADY_3))
     assert answers(lost).texts[0].startswith("train_loss "), "the name that was logged"

@@ -318,8 +318,8 @@ class Display:
             self._live.stop()
 
     def _say(self, text: str, style: str = "") -> None:
-        """Print a line; what has no room goes on below it, and no name or path is broken."""
-        width = self._console.width
+        """Print a line. On a terminal what has no room goes on below it, no name or path broken."""
+        width = self._console.width if self._console.is_terminal else sys.maxsize
         lines = wrap(text, width, subsequent_indent=_INDENT, break_long_words=False,
                      break_on_hyphens=False)  # fmt: skip
         self._console.print(Text("\n".join(lines), style=style), soft_wrap=True)

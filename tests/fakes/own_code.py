@@ -126,6 +126,8 @@ class SlowModule(pl.LightningModule):
     def on_train_batch_end(self, *args: Any) -> None:
         self.pause("other")
 
+    def validation_step(self, *args: Any) -> None: ...
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = SlowSgd(self.parameters(), lr=0.01)
         optimizer.pause = functools.partial(self.pause, "optimizer")

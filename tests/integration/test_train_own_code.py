@@ -29,7 +29,7 @@ INJECTED_MS = {
     "other": 22.0,
 }  # fmt: skip
 OWN = "model._target_=mine.Net model.width=12 dataset._target_=mine.Data batch_size=16"
-SLOW = "model._target_=mine.SlowModule validation=never"
+SLOW = "model._target_=mine.SlowModule"
 CELLS = {
     "single": f"strategy=single {OWN}",
     "ddp": f"strategy=ddp {OWN}",
@@ -91,6 +91,7 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(cells: dict[str, CellFo
     result = folder.load_result()
     assert [rank.own_optimizer for rank in result.ranks] == ["SlowSgd"] * 2
     assert all(rank.own_batches for rank in result.ranks)
+    assert "mine.Module has no validation set" in result.ranks[0].missing["validation"]
     report = folder.path.parent / "report" / "report.md"
     assert "optimizer=its_own_(SlowSgd)" in report.read_text()
     assert (result.per_device_batch_size, result.global_batch_size) == (10, 20)

@@ -259,7 +259,7 @@ def _activity_words(config: Configuration) -> str:
 
 
 WORTH_SAYING = 0.02
-"""Share of the step below which a loss is not told in an answer."""
+"""Share of the step below which a loss, or a gain, is not told in an answer."""
 _MOST_LOSSES = 2
 """Losses that an answer names; the report has all of them."""
 
@@ -280,7 +280,7 @@ def lost_words(budget: LossBudget | None, names: Mapping[LossCause, str] = CAUSE
     gap = budget.measured_ms - budget.ideal_ms
     each = ", ".join(f"{number(loss.ms)} {names[loss.cause]}" for loss in worth)
     least = min(budget.losses, key=lambda loss: loss.ms)
-    if least.ms < 0 and sum(loss.ms for loss in worth) > gap:
+    if least.share < -WORTH_SAYING and sum(loss.ms for loss in worth) > gap:
         saved = names[least.cause].removesuffix(" that did not shrink")
         each += f", offset by {number(-least.ms)} saved on {saved}"
     return f"lost {number(gap)} ms a step: {each}" if gap > 0 else f"lost: {each}"

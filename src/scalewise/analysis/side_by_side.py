@@ -196,6 +196,8 @@ def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
     if metric.key == "peak_memory_per_device_mib" and len(kinds) > 1:
         why = "of CPUs and of GPUs it is another memory"
         return Winner(metric, None, (), None, without, why)
+    if metric.key == "step_time_p50_ms" and len({entry.config.global_batch for entry in known}) > 1:
+        return Winner(metric, None, (), None, without, "samples a step differ: see samples/s")
     found = rank(known, metric.goodness, metric.ratio)
     if found.rivals:
         return Winner(metric, None, (found.first, *found.rivals), found.lead, without)

@@ -35,7 +35,7 @@ from scalewise.analysis.decisions import Repeats, assess
 from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
 from scalewise.analysis.figures import factor, listed
 from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
-from scalewise.analysis.model import CellRecords, Sweep
+from scalewise.analysis.model import CellRecords, Sweep, rehearsed_kind
 from scalewise.analysis.ranking import Ladder, ladders
 from scalewise.analysis.rehearsal import Rehearsal, rehearsals
 from scalewise.analysis.remarks import Remark
@@ -167,6 +167,12 @@ class Analysis:
     def unfinished(self) -> tuple[CellRecords, ...]:
         """Cells without a result."""
         return tuple(c for c in self.sweep.cells if c.state != "done")
+
+    @property
+    def tried_on_several(self) -> bool:
+        """Whether a cell was to run on several devices, or to rehearse them, however it ended."""
+        several = any(config.devices != 1 for config in self.configurations)
+        return several or any(rehearsed_kind(cell.config) for cell in self.sweep.cells)
 
     def cost(self, config: Configuration) -> Cost:
         """What a sample costs, or why that is not known."""

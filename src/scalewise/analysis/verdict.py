@@ -103,11 +103,12 @@ def judge(
     wanted = wanted_speedup(devices)
     figure = f"speedup {factor(speedup.value)} on {devices} devices"
     runs, interval = min(speedup.n), speedup.interval
+    first = 0 if cap else WANTED_RUNS - runs  # repeats=auto goes on by itself
     if interval is None or runs < VERDICT_RUNS:
-        lacking = max(VERDICT_RUNS - runs, 1)
+        lacking = max(VERDICT_RUNS - runs, first, 1)
         todo = "" if cap else f"; {way_to_get('runs of both', by, runs=runs)}"
         few = f"{figure}, from {count_words(speedup)}: a verdict needs {VERDICT_RUNS}{todo}"
-        more = _runs_words(lacking, "at least", round_s)
+        more = _runs_words(lacking, "at least" if cap else "about", round_s)
         return Judgement("undecided", few, wanted, more=more, more_runs=lacking)
     figure += f" ({interval_words(speedup)}, {count_words(speedup)})"
     decided = f"{figure}, efficiency {factor(speedup.value / devices)}"
@@ -124,6 +125,7 @@ def judge(
     told = f"{factor(wanted)}x is wanted{certain if least >= 1 else ''}"
     to_add, need = more_runs(speedup, wanted, cap), ""
     if to_add is not None:
+        to_add = max(to_add, first)
         need = _runs_words(to_add, "about", round_s)
     elif cap is None or runs < cap:
         need = f"more than {f'the {cap} runs allowed' if cap else f'{MOST_MORE} more runs'} of each"

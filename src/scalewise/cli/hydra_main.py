@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-import scalewise
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
 from scalewise.config import ConfigError, conf_dir, pasteable
@@ -34,6 +33,7 @@ from scalewise.sweep import (
     run_single,
     sweep_folder,
     sweep_reports,
+    way_to_finish,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +153,9 @@ def _key(word: str) -> str:
 
 def _interrupted(why: str) -> int:
     say(f"{why}: what was finished is kept")
-    _say_how_to_finish()
+    for sweep in sweep_reports:
+        if way := way_to_finish(from_here(sweep.folder), sweep.endings.values()):
+            say(way)
     return Exit.INTERRUPTED
 
 
@@ -190,7 +192,9 @@ def report(*, verbose: bool = False, answers: bool = True) -> int:
         _report_sweep(one, verbose, answers or one.count("done") < len(one.endings))
         for one in sweep_reports
     ]
-    _say_how_to_finish()
+    for sweep in sweep_reports:
+        if way := way_to_finish(from_here(sweep.folder), sweep.endings.values()):
+            say(way)
     if any(sweep.count("failed") for sweep in sweep_reports):
         return Exit.FAILED
     if any(sweep.count("interrupted") for sweep in sweep_reports):
@@ -252,20 +256,3 @@ def _say_where_runs_are(folder: Path) -> bool:
             say(ways[name])
         return bool(trackers)
     return False
-
-
-def _say_how_to_finish() -> None:
-    """The command that finishes what of these sweeps another run may end better.
-
-    An error that some code raised comes back until that is mended.
-    """
-    for sweep in sweep_reports:
-        # Wrong input stays wrong.
-        better = [one for one in sweep.endings.values() if one.outcome == "interrupted"
-                  or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
-        raised = (one.raised_at or "" for one in better if one.cause in ("exception", "exit"))
-        own = str(Path(scalewise.__file__).parent)  # which nobody is to mend
-        at = next((line for line in raised if line and not line.startswith(own)), None)
-        first = "finish it" if at is None else f"mend {from_here(at)}, then"
-        if better:
-            say(f"{first}: scalewise resume {from_here(sweep.folder)}")

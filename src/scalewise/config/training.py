@@ -51,12 +51,18 @@ def of_validation(metric: str) -> bool:
     return re.match(r"val(id(ation)?)?([^a-z0-9]|$)", metric, re.IGNORECASE) is not None
 
 
-def check_monitor(key: str, metric: object, validation: Validation) -> None:
-    """Refuse to watch a metric that nobody logs while training goes on. Raises ValueError."""
-    scored = validation == "epoch" or not (isinstance(metric, str) and of_validation(metric))
+def check_monitor(key: str, metric: object, validation: Validation, unscored: str = "") -> None:
+    """Refuse to watch a metric that nobody logs while training goes on. Raises ValueError.
+
+    ``unscored`` says why nothing is there to score; empty where something is, or may be.
+    """
+    scored = not (isinstance(metric, str) and of_validation(metric))
+    if unscored and not scored:
+        raise ValueError(f"{key}.monitor: found {metric}, but {unscored}, or a metric of training")
     when = "which scores after training" if validation == "end" else "which scores nothing"
     require(
-        f"{key}.monitor", metric, scored, "validation=epoch, or a metric of training",
+        f"{key}.monitor", metric, scored or validation == "epoch",
+        "validation=epoch of data with a validation set, or a metric of training",
         f"validation={validation}, {when}",
     )  # fmt: skip
 

@@ -54,6 +54,8 @@ class CellFolder:
         """Where callbacks of the user's write: the Trainer's ``default_root_dir``."""
         self.profile_path = self.path / "profile"
         """Folder of profiler traces; see :func:`~scalewise.records.load_profiles`."""
+        self.queued_path = self.path / "queued"
+        """There while a cell waits for one more try. Of a sweep that has ended it means nothing."""
         self._running_path = self.path / "running.json"
 
     def steps_path(self, rank: int) -> Path:

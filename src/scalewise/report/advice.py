@@ -272,10 +272,13 @@ def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
     for one in _only_rehearsed(every):
         if one.verdict == "cannot tell":
             yield from (one.told, *_run(analysis, command_of(analysis, one.config)))
-    if all(one.devices == 1 and not one.config.is_monitored for one in every.values()):
+    alone = all(one.devices == 1 and not one.config.is_monitored for one in every.values())
+    if alone and not analysis.tried_on_several:
         yield from _run(analysis, command(analysis, on_both(analysis)))
-    lost = [c for c in analysis.unfinished if c.ending and c.ending.cause == "oom"]
-    yield from {f"Out of memory: {cell.planned.name}.": 0 for cell in lost}
+    lost = [(c.planned.name, c.ending) for c in analysis.unfinished if c.ending]
+    yield from {f"Out of memory: {name}.": 0 for name, end in lost if end.cause == "oom"}
+    told = (end for _, end in lost if end.outcome in ("failed", "skipped") and end.cause != "oom")
+    yield from {f"{end.outcome.capitalize()}: {end.message.rstrip('.')}.": 0 for end in told}
     yield from (f"Fault: {brief}." for brief in _damaged(analysis))
 
 

@@ -15,7 +15,6 @@ from scalewise.analysis import (
     OWN_BATCHES,
     SHORT_WORDS,
     VERDICT_RUNS,
-    WANTED_RUNS,
     Analysis,
     Configuration,
     LostTime,
@@ -271,7 +270,6 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         yield f"{lead} {where}." if aside else f"{lead}: {way}."
         return
     last = max(pairs, key=lambda pair: pair.judgement.more_runs or 0).judgement
-    wanted = lack if aside else max(last.more_runs or 0, WANTED_RUNS - fewest)
     adapts, hopeless = config.setting("repeats") == "auto", not few and last.more_runs is None
     made = max(len(c.runs) + len(c.set_aside) for p in pairs for c in (p.multi, p.single))
     at_most = made >= (config.setting("max_repeats") or math.inf)
@@ -281,8 +279,8 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     elif hopeless:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
-        extend = [] if adapts else [f"sweep.extend={wanted}"]
-        more = f" ({last.more})." if last.more else ""
+        extend = [] if adapts else [f"sweep.extend={lack if aside else last.more_runs}"]
+        more = f" ({last.more})." if last.more and not aside else ""
         yield f"{lead}: {resume_words(analysis, *extend)}{more}"
 
 
@@ -390,14 +388,13 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
 
 
 def why_none(analysis: Analysis) -> str:
-    tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
         return "No training was timed, so there is no verdict."
     if analysis.rehearsals:
         return "Nothing ran on several devices: they were rehearsed."
     if not analysis.measured:
         return "No cell finished, so nothing was measured."
-    if tried:
+    if analysis.tried_on_several:
         return "No cell on several devices finished, so there is nothing to compare."
     config = analysis.measured[0]
     if config.has_own_settings:
@@ -444,6 +441,8 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
     """How good what was trained is, where a validation set was scored for it."""
     ranked = list(ranked_in_brief(analysis)) if analysis.pairs else []
     yield from ranked
+    unscored = (run.ranks[0].missing.get("validation") for c in analysis.measured for run in c.runs)
+    yield from (f"Not validated: {why}." for why in dict.fromkeys(filter(None, unscored)))
     if rankings(analysis):
         return
     logged = dict.fromkeys(key for c in analysis.measured for key in c.logged)

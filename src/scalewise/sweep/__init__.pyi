@@ -23,3 +23,4 @@ from .status_view import Display as Display
 from .status_view import make_display as make_display
 from .status_view import newest_sweep as newest_sweep
 from .status_view import show_status as show_status
+from .status_view import way_to_finish as way_to_finish

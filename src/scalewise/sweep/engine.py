@@ -232,6 +232,10 @@ class Engine:
         folder = self.folder.cell(cell.planned.name)
         queued = QueuedCell(cell, folder, self.executor.demand(cell))
         bisect.insort(self._waiting, queued, key=lambda one: one.cell.planned.repeat)
+        if folder.next_attempt_number() > 1:
+            with suppress(OSError):  # a full disk: it is shown as failed
+                folder.queued_path.touch()
+            self._changed.add(cell.planned.cell_id)
 
     # Later stages
 
@@ -404,6 +408,7 @@ class Engine:
 
     def _count(self, cell: Cell, ending: Ending) -> None:
         planned, seconds, rate = cell.planned, ending.elapsed_s, None
+        self.folder.cell(planned.name).queued_path.unlink(missing_ok=True)
         if ending.outcome == "done":
             folder, wanted = self.folder.cell(planned.name), cell.request.cell.sweep.objective
             ending, objective, rate = measure_objective(

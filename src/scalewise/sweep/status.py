@@ -237,7 +237,7 @@ class StatusReader:
         there is no plan.
         """
         now = time.time() if now is None else now
-        plan = self._load_plan()
+        plan, held = self._load_plan(), is_held(self.sweep.lock_path)
         for planned in plan.cells:
             known = self._cells.get(planned.cell_id)
             is_old = known is not None and (
@@ -245,7 +245,10 @@ class StatusReader:
             )
             if not is_old:
                 measures = self._left_to_measure > 0
-                cell = read_cell(planned, self.sweep.cell(planned.name), now, measures)
+                folder = self.sweep.cell(planned.name)
+                cell = read_cell(planned, folder, now, measures)
+                if held and cell.state not in ("done", "running") and folder.queued_path.exists():
+                    cell = waiting_cell(planned, planned.devices)
                 self._left_to_measure -= cell.state == "done"
                 self._cells[planned.cell_id] = replace(cell, swept=self._swept[planned.cell_id])
         cells = tuple(self._cells[planned.cell_id] for planned in plan.cells)
@@ -254,7 +257,7 @@ class StatusReader:
             if cell.state == "done" and cell.elapsed_s is not None:
                 durations.add(cell.config_id, cell.elapsed_s)
         left = [cell for cell in cells if cell.state in UNFINISHED]
-        slots, packed, held = plan.slots, plan.policy == "packed", is_held(self.sweep.lock_path)
+        slots, packed = plan.slots, plan.policy == "packed"
         left_s = durations.seconds_left(left, slots, packed)
         found = SweepStatus(str(self.sweep.path), now, plan.policy, cells, left_s, held)
         if not held or not self._more_may_come(plan):

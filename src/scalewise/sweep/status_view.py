@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+import scalewise
 from scalewise.host import from_here, open_console, plural
 from scalewise.records import (
     UNFINISHED,
@@ -123,16 +124,32 @@ def estimate_line(status: SweepStatus) -> str:
     left = sum(counts.get(state, 0) for state in UNFINISHED)
     # The ids of a script of the user's own are no hashes, and nobody can resume it.
     is_monitored = all(cell.cell_id == cell.name for cell in status.cells)
+    ended = [] if is_monitored or status.running else [cell.ending for cell in status.cells]
+    again = f"\n{way}" if (way := way_to_finish(status.folder, ended)) else ""
     if not left or (is_monitored and not status.running):
         unfinished = len(status.cells) - counts.get("done", 0)
-        return "ended" if not unfinished else f"ended; {unfinished} without a result"
-    again = "" if status.running else f"\nfinish it: scalewise resume {status.folder}"
+        return "ended" if not unfinished else f"ended; {unfinished} without a result{again}"
     if status.seconds_left is None:
         return f"{left} to do; nothing measured yet to tell how long{again}"
     if not status.running:
         return f"not running; {left} to do would take about {duration(status.seconds_left)}{again}"
     clock = time.strftime("%H:%M:%S", time.localtime(status.time + status.seconds_left))
     return f"{left_words(status)}: ends {'about' if status.round is None else 'after'} {clock}"
+
+
+def way_to_finish(folder: str, endings: Iterable[Ending]) -> str:
+    """The command that finishes what of a sweep another run may end better; empty for nothing.
+
+    An error that some code raised comes back until that is mended.
+    """
+    # Wrong input stays wrong.
+    better = [one for one in endings if one.outcome in UNFINISHED
+              or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
+    raised = (one.raised_at or "" for one in better if one.cause in ("exception", "exit"))
+    own = str(Path(scalewise.__file__).parent)  # which nobody is to mend
+    at = next((line for line in raised if line and not line.startswith(own)), None)
+    first = "finish it" if at is None else f"mend {from_here(at)}, then"
+    return f"{first}: scalewise resume {folder}" if better else ""
 
 
 def render(status: SweepStatus) -> RenderableType:
@@ -301,8 +318,8 @@ class Display:
             self._live.stop()
 
     def _say(self, text: str, style: str = "") -> None:
-        """Print a line; what has no room goes on below it, and no name or path is broken."""
-        width = self._console.width
+        """Print a line. On a terminal what has no room goes on below it, no name or path broken."""
+        width = self._console.width if self._console.is_terminal else sys.maxsize
         lines = wrap(text, width, subsequent_indent=_INDENT, break_long_words=False,
                      break_on_hyphens=False)  # fmt: skip
         self._console.print(Text("\n".join(lines), style=style), soft_wrap=True)

@@ -22,8 +22,10 @@ class OwnFolder(pl.Callback):
     Checkpoints of all cells of a sweep would else meet in one folder below the working folder.
     """
 
-    def __init__(self, recorder: CellRecorder, ours: set[int], validation: Validation) -> None:
-        self._validation = validation
+    def __init__(
+        self, recorder: CellRecorder, ours: set[int], validation: Validation, unscored: str = ""
+    ) -> None:
+        self._validation, self._unscored = validation, unscored
         self._root = recorder.folder.callbacks_path.resolve()
         self._recorder = recorder
         self._ours = {*ours, id(self)}
@@ -34,20 +36,23 @@ class OwnFolder(pl.Callback):
             return
         self._is_set_up = True
         every: list[pl.Callback] = getattr(trainer, "callbacks")  # noqa: B009 - not declared
-        own = [one for one in every if id(one) not in self._ours]
-        for one in own:
+        self._own = [one for one in every if id(one) not in self._ours]
+        for one in self._own:
             if isinstance(one, ModelCheckpoint) and one.dirpath is not None:
                 one.dirpath = self._inside(str(one.dirpath), type(one).__name__)
-        self._recorder.callbacks.watch(own)
+        self._recorder.callbacks.watch(self._own)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse what would fail at the end of an epoch: only the module knows its schedules."""
-        for one in trainer.lr_scheduler_configs:
-            if one.reduce_on_plateau:
-                try:
-                    check_monitor("lr_scheduler", one.monitor, self._validation)
-                except ValueError as error:
-                    raise ConfigError(str(error)) from error
+        """Refuse what would fail at the end of an epoch: only now all that watches is known."""
+        schedules = trainer.lr_scheduler_configs
+        watched = [("lr_scheduler", one.monitor) for one in schedules if one.reduce_on_plateau]
+        if self._validation == "epoch":
+            watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in self._own]
+        for key, metric in watched:
+            try:
+                check_monitor(key, metric, self._validation, self._unscored)
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
 
     def _inside(self, path: str, name: str) -> str:
         if Path(path).is_relative_to(self._root):

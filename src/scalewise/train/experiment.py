@@ -27,6 +27,7 @@ from scalewise.train.build import (
     can_score,
     check_test,
     data_share,
+    why_unscored,
 )
 from scalewise.train.callbacks import CellTrainer, OwnFolder
 from scalewise.train.execution import (
@@ -74,7 +75,10 @@ def run(
         folder, rank.device, untimed, cell.log_every_n_steps, share, cell.profile
     )
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
-    trainer = build_trainer(cell, rank, recorder, module, data)
+    unscored = why_unscored(cell, module, data)
+    if unscored and recorder.brings_optimizer:  # whose validation_step is its author's own
+        recorder.steps.missing["validation"] = unscored
+    trainer = build_trainer(cell, rank, recorder, module, data, unscored)
     execution.attach(trainer, recorder)
     if cell.ends_by_time:
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
@@ -208,6 +212,7 @@ def build_trainer(
     recorder: CellRecorder,
     module: pl.LightningModule,
     data: dict[str, Any],
+    unscored: str = "",
 ) -> pl.Trainer:
     """Build a Trainer that does only what the cell's configuration says."""
     own_data = "datamodule" not in data
@@ -223,7 +228,7 @@ def build_trainer(
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
     own = [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
-    keeps_inside = OwnFolder(recorder, {id(one) for one in callbacks}, cell.validation)
+    keeps_inside = OwnFolder(recorder, {id(one) for one in callbacks}, cell.validation, unscored)
     passed = {
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,

@@ -131,6 +131,10 @@ def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> N
     (open_,) = workloads([h200, noisy])
     assert open_.fastest.entry is None
     assert {e.name for e in open_.fastest.rivals} >= {"A ddp x2", "B ddp x2"}
+    weak = [replace(s, scaling="weak", phases_ms=Spec().phases_ms) for s in (Spec(), DDP)]
+    (uneven,) = workloads([analysed(tmp_path / "d", *runs(*weak))])
+    assert uneven.fastest.entry is uneven.entries[1]
+    assert (uneven.winners[1].entry, uneven.winners[1].rivals) == (None, ()), "unlike batches"
 
 
 def test_devices_of_one_folder_stand_side_by_side_and_unlike_memories_do_not_compete(

@@ -223,11 +223,31 @@ def test_what_is_rehearsed_alone_is_not_taken_for_measured(
     assert any(text.startswith("  Run: ") for text in below)
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
-    larger = replace(Spec(), batch_size=4096, outcome="failed")
-    write_sweep(tmp_path, [*three(Spec()), *three(DDP), larger])
-    _, _, below = blocks(advised(tmp_path)[0])
-    assert below[-1] == "Out of memory: 006-large-single-r0."
+REHEARSAL = {"strategy": {"name": "ddp_rehearsed", "kind": "rehearsal"}}
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (replace(DDP, outcome="failed"), "Out of memory: 003-large-ddp-r0."),
+        (
+            replace(DDP, outcome="skipped"),
+            "Skipped: strategy=ddp asks for 2 GPUs; this host has 1.",
+        ),
+        (
+            Spec(strategy="play", config=REHEARSAL, outcome="failed"),
+            "Out of memory: 003-large-play-r0.",
+        ),
+    ],
+)
+def test_what_did_not_run_is_named_and_its_command_not_offered_again(
+    tmp_path: Path, lost: Spec, told: str
+) -> None:
+    write_sweep(tmp_path, [*three(Spec()), lost])
+    lead, _, below = blocks(advised(tmp_path)[0])
+    assert lead.lines[0].text.startswith("No cell on several devices finished")
+    assert below[-1] == told
+    assert not [line for line in below if "Run:" in line]
 
 
 def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None:

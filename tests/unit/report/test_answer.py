@@ -149,7 +149,7 @@ def test_more_runs_are_asked_for_once_for_all(tmp_path: Path) -> None:
     said = [text for text in answers(found).texts if "sweep.extend=" in text]
     assert len(said) == 1
     most = max(pair.judgement.more_runs or 0 for pair in found.pairs)
-    assert f"sweep.extend={max(2, most)}" in said[0]
+    assert most >= 2 and f"sweep.extend={most} (about {most} more runs of each" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +188,8 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
 
     assert said(21.14).endswith(", offset by 1.50 saved on compute.")
     assert "1.50" not in said(23.0)
+    losses = (*losses[:2], LostTime("copy", -4e-5, -2e-6, ""))
+    assert "offset" not in said(21.14), "too small to tell"
     diverged = replace(DDP, final_loss=float("nan"))
     lost = analysed(tmp_path / "lost", *repeats(Spec(), STEADY_3), *repeats(diverged, STEADY_3))
     assert answers(lost).texts[0].startswith("train_loss "), "the name that was logged"
@@ -328,12 +330,14 @@ def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool)
 
 def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
     write_sweep(tmp_path, repeats(Spec(), STEADY_3))
-    edit_ranks(tmp_path, lambda rank: rank["missing"].update({UNCOUNTED: "within a graph"}))
+    missing = {UNCOUNTED: "within a graph", "validation": "mine.Data has none"}
+    edit_ranks(tmp_path, lambda rank: rank["missing"].update(missing))
     found = analyse(load_sweep(tmp_path))
     (one,) = found.measured
     first = answers(found).texts[0]
     assert estimate(one.estimate("step_time_ms")) + " ms a step" in first
     assert "samples/s" not in first
+    assert answers(found).texts.count("Not validated: mine.Data has none.") == 1
     with pytest.raises(ConfigError, match="found one without samples/s: within a graph"):
         advise(found, None)
 

@@ -43,19 +43,19 @@ def sweep(
     return SweepStatus("f", 0.0, "packed", (*others, *running), left_s, round=round)
 
 
-@pytest.mark.parametrize("columns", [None, 60])
+@pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_line_says_what_starts_and_ends_and_why_a_cell_failed_whole(
-    monkeypatch: pytest.MonkeyPatch, columns: int | None
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    if columns:
-        monkeypatch.setenv("COLUMNS", str(columns))
+    """Log files are searched by line."""
+    monkeypatch.setenv("TERM", "dumb")  # no table, and 80 columns
     said, why = io.StringIO(), "rank 1: out of memory in /a-very/long-path " * 9
+    monkeypatch.setattr(said, "isatty", lambda: is_terminal)
     display = make_display(said)
     display.started("mlp-single-r0-00000001 (lr=0.2)", 2)
     display.ended("mlp-single-r0-00000001 (lr=0.2)", Ending("done", elapsed_s=2.0), 1234.0)
     display.ended("mlp-single-r1", Ending("failed", "oom", why, elapsed_s=2.0))
-    assert max(map(len, said.getvalue().splitlines())) <= (columns or 80)
+    assert (max(map(len, said.getvalue().splitlines())) <= 80) == is_terminal
     assert said.getvalue().replace(f"\n{' ' * 9}", " ").splitlines() == [
         "start    mlp-single-r0-00000001 (lr=0.2) on 2 devices",
         "done     mlp-single-r0-00000001 (lr=0.2) in 2.0 s, 1,234 samples/s",

@@ -33,6 +33,7 @@ from scalewise.sweep import (
     worker,
 )
 from scalewise.sweep.plan import Request, plan
+from scalewise.sweep.status import StatusReader
 from scalewise.sweep.status_view import Display
 
 GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
@@ -46,11 +47,14 @@ class Supervisors:
     """One a try: how the cell ends, or what a failed try is recorded to have died of."""
     seconds: float = 0.0
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
+    counted: list[dict[str, int]] = field(default_factory=list)
+    """Cells in each state at each start, as others read them."""
 
     def start(self, queued: QueuedCell, lease: Lease) -> SupervisorProcess:
         folder = queued.folder
         uuids = tuple(slot.uuid for slot in lease.slots)
         self.started.append((queued.cell.planned.name, uuids))
+        self.counted.append(StatusReader(folder.path.parent).read().count())
         answer = self.answers.pop(0)
         if answer is LOST:
             folder.save_running(RunningAttempt(1, 1.0, lease.slots))
@@ -112,6 +116,7 @@ def test_each_cell_that_was_killed_runs_again_after_the_others_of_its_round(
     first, second, *again = (name for name, _ in supervisors.started)
     assert again[:2] == [first, second] and first != second and "-r0-" in second
     assert all("-r1-" in name for name in again[2:])
+    assert supervisors.counted[2] == {"waiting": 4}, "two have failed and are queued again"
     assert "again " in said(engine)
     assert said(engine).count("gone (ended from outside; retry 1 of 1)") == 2
 

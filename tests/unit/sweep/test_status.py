@@ -223,6 +223,9 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     ended = reader.read()
     assert not ended.running
     assert "finish it: scalewise resume " in estimate_line(ended)
+    of_failed = [cell for cell in ended.cells if cell.state == "failed"]
+    said = estimate_line(replace(ended, cells=tuple(of_failed)))
+    assert said.startswith("ended; 1 without a result\nfinish it: scalewise resume ")
 
 
 def test_a_sweep_that_may_add_rounds_says_which_it_is_in(

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from scalewise.config import LoaderConfig
 from scalewise.records import CellFolder, read_shard
 from scalewise.train import data
-from scalewise.train.build import can_score
+from scalewise.train.build import can_score, why_unscored
 from scalewise.train.data import (
     DevicePrefetchLoader,
     GlobalBatchSampler,
@@ -276,3 +276,6 @@ def test_only_who_has_a_step_and_data_for_it_is_scored(
     module: pl.LightningModule, data: dict[str, Any], scores: bool
 ) -> None:
     assert can_score(module, data) is scores
+    cell: Any = SimpleNamespace(validation="end", dataset=SimpleNamespace(target="mine.Data"))
+    steps = isinstance(module, Scoring)
+    assert bool(why_unscored(cell, module, data)) is (steps and not scores)

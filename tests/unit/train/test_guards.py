@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import LambdaCallback
+from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback
 from pytorch_lightning.demos.boring_classes import BoringModel, RandomDataset
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -94,17 +94,22 @@ class Scheduled(BoringModel):
         self.log("val/loss", self.step(batch))
 
 
-@pytest.mark.parametrize(("validation", "steps"), [("end", 0), ("epoch", 4)])
+@pytest.mark.parametrize(
+    ("validation", "unscored", "steps"), [("end", "", 0), ("epoch", "", 4), ("epoch", "mine", 0)]
+)
 def test_a_schedule_that_waits_for_no_validation_is_refused_before_the_first_step(
-    tmp_path: Path, validation: Any, steps: int
+    tmp_path: Path, validation: Any, unscored: str, steps: int
 ) -> None:
     watch = SimpleNamespace(watch=lambda own: None)
     recorder: Any = SimpleNamespace(folder=CellFolder(tmp_path), callbacks=watch)
-    inside = OwnFolder(recorder, set(), validation)
-    trainer = small_trainer(max_epochs=2, callbacks=[inside], num_sanity_val_steps=0)
-    refuses = pytest.raises(ConfigError, match=r"^lr_scheduler\.monitor: found val/loss")
+    inside = OwnFolder(recorder, set(), validation, unscored)
+    callbacks = [inside, EarlyStopping("val/loss")] if unscored else [inside]
+    trainer = small_trainer(max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0)
+    key = "EarlyStopping" if unscored else "lr_scheduler"
+    refuses = pytest.raises(ConfigError, match=rf"^{key}\.monitor: found val/loss.*{unscored}")
+    module = BoringModel() if unscored else Scheduled()
     with nullcontext() if steps else refuses:
-        trainer.fit(Scheduled(), two_batches(), two_batches())
+        trainer.fit(module, two_batches(), two_batches())
     assert trainer.global_step == steps
 
 

@@ -249,8 +249,6 @@ class Faulty(Net):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "hang":
             time.sleep(600)
-        if self.fault == "fill":
-            Path(os.environ["FILL"]).write_bytes(bytes(2**30))
 
 
 class Witness(Mlp):

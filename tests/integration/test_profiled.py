@@ -1,4 +1,4 @@
-"""A profiled cell beside its timed twin, its ranks under another program, through the command."""
+"""A profiled cell beside its timed twin, through the command."""
 
 from fakes.train_command import SMALL, Train
 from scalewise.analysis import analyse, load_sweep
@@ -9,8 +9,6 @@ def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) 
     run = train(
         "-m", *SMALL, "strategy=ddp", "max_steps=100", "profile.window=false,true",
         "profile.steps=3", "validation=never", "repeats=1", "sweep.objective=global_samples_per_s",
-        # `env` becomes the rank itself; `timeout` stays above it as a profiler would.
-        "hydra.launcher.wrap='timeout --foreground 100 env CELL={folder} WRAPPED_RANK={rank}'",
     )  # fmt: skip
     assert run.status == 0, run.err
     (profiled,) = [folder for _, folder in run.cells().values() if folder.profile_path.exists()]

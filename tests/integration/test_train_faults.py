@@ -1,5 +1,6 @@
 """Whatever happens to a cell is recorded, leaves no process, and does not end the sweep."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -235,13 +236,13 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
 # Disks
 
 
-def test_a_disk_that_fills_up_in_training_fails_the_cell(
-    train: Train, own_code: Path, small_disk: Path
-) -> None:
-    run = train(
-        *FAULTY, "+model.fault=fill", "+model.rank=0", "+model.step_ms=50", "max_steps=30",
-        f"hydra.run.dir={small_disk}/sweep", cwd=own_code, FILL=str(small_disk / "ballast"),
-    )  # fmt: skip
+def test_a_disk_that_fills_up_in_training_fails_the_cell(train: Train, small_disk: Path) -> None:
+    endless = ("max_steps=1000000", "validation=never")
+    head = train.start(*SMALL, *endless, f"hydra.run.dir={small_disk}/sweep")
+    wait_for(lambda: list(small_disk.glob("sweep/*/heartbeat/*")), "steps")
+    with contextlib.suppress(OSError):  # the cell takes some of the room meanwhile
+        (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).total))
+    run = train.finish(head)
     assert run.status == 1, run.err
     assert "No space left on device" in run.err
     assert "Traceback" not in run.err

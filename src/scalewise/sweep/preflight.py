@@ -6,6 +6,7 @@ rest is left to the ranks.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -253,6 +254,7 @@ def _unanswered(asked: Sequence[_Asked], what: str) -> ConfigError:
 
 def main() -> None:
     """Look at each component of standard input; the first error or null, and batches, as JSON."""
+    gc.disable()  # imports alone would have it look through all of torch again and again
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # what the user's modules print is no answer
         asked = [(key, Component(**plain), typed) for key, plain, typed in json.load(sys.stdin)]

@@ -20,7 +20,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-import scalewise
 from scalewise.host import from_here, open_console, plural
 from scalewise.records import (
     UNFINISHED,
@@ -146,7 +145,7 @@ def way_to_finish(folder: str, endings: Iterable[Ending]) -> str:
     better = [one for one in endings if one.outcome in UNFINISHED
               or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
     raised = (one.raised_at or "" for one in better if one.cause in ("exception", "exit"))
-    own = str(Path(scalewise.__file__).parent)  # which nobody is to mend
+    own = str(Path(__file__).parents[1])  # which nobody is to mend
     at = next((line for line in raised if line and not line.startswith(own)), None)
     first = "finish it" if at is None else f"mend {from_here(at)}, then"
     return f"{first}: scalewise resume {folder}" if better else ""

@@ -95,9 +95,7 @@ def test_each_cell_ran_in_processes_of_its_own_on_its_share(sweep: Finished) -> 
         assert rank.steps_completed == rank.step_rows == 12
 
 
-def test_steps_samples_and_what_a_cell_depends_on_are_on_record(
-    sweep: Finished,
-) -> None:
+def test_steps_samples_and_what_a_cell_depends_on_are_on_record(sweep: Finished) -> None:
     folder = sweep.by_strategy()["ddp"]
     for rank in range(2):
         series = read_steps(folder.steps_path(rank), rank)

@@ -17,13 +17,6 @@ from scalewise.cli import main
 from scalewise.host import CLASS_FILES
 from scalewise.records import CellFolder, StepSeries, read_metrics, read_shard, read_steps
 
-DRY = """
-from mine import Module
-
-class Dry(Module):
-    def train_dataloader(self):
-        return (batch for batch in super().train_dataloader())
-"""
 SCORED = """
 import time
 from types import SimpleNamespace
@@ -50,6 +43,10 @@ class Data(Module):
     def val_dataloader(self):
         return DataLoader(samples(20, 1), batch_size=10)
     test_dataloader = val_dataloader
+
+class Dry(Module):
+    def train_dataloader(self):
+        return (batch for batch in super().train_dataloader())
 
 class Slow(pl.Callback):
     def on_train_batch_end(self, *args):
@@ -81,7 +78,7 @@ CELLS = {
     "ddp": f"strategy=ddp {OWN}",
     "decides": f"strategy=ddp {SLOW} dataset._target_=mine.Module +dataset.batch_size=10",
     "too_large": f"strategy=single {SLOW} dataset._target_=mine.Module +dataset.batch_size=1000",
-    "read_once": f"strategy=single {SLOW} dataset._target_=dry.Dry",
+    "read_once": f"strategy=single {SLOW} dataset._target_=scored.Dry",
     "delayed": f"strategy=ddp {SLOW} batch_size=16 dataset._target_=mine.SlowData "
     f"+dataset.batch_ms={INJECTED_MS['data_wait']} +model.rank=1 "
     + " ".join(f"+model.{p}_ms={ms}" for p, ms in INJECTED_MS.items() if p != "data_wait"),
@@ -93,7 +90,6 @@ late."""
 @pytest.fixture(scope="module")
 def run(shared_train: Train, elsewhere: Path) -> Finished:
     """One sweep of ``CELLS``."""
-    (elsewhere / "dry.py").write_text(DRY)
     (elsewhere / "scored.py").write_text(SCORED)
     grids = f"hydra.sweeper.grids={json.dumps([*CELLS.values()])}"
     run = shared_train(*LEAN[1:], grids, "-m", cwd=elsewhere)

@@ -281,9 +281,7 @@ def divided(kind: str, **strategy: object) -> Spec:
     return replace(spec, strategy=name, config={**spec.config, "strategy": own})
 
 
-def test_fsdp_is_held_against_fsdp_of_its_own_kind_with_the_larger_error(
-    tmp_path: Path,
-) -> None:
+def test_fsdp_is_held_against_fsdp_of_its_own_kind_with_the_larger_error(tmp_path: Path) -> None:
     specs = SINGLE, REAL, divided("fsdp", sharding="grad_op"), divided("fsdp_rehearsal")
     (one,) = played(tmp_path / "a", *(each for spec in specs for each in three(spec))).rehearsals
     assert one.config.label == "large fsdp x4, rehearsed over pcie"

@@ -22,12 +22,7 @@ from fakes.recorded import (
     repeats,
     write_sweep,
 )
-from scalewise.analysis import (
-    RatioEstimate,
-    analyse,
-    configurations,
-    load_sweep,
-)
+from scalewise.analysis import RatioEstimate, analyse, configurations, load_sweep
 from scalewise.analysis.devices import Usage
 from scalewise.analysis.doubts import clock_ratio, doubt_speedup
 from scalewise.analysis.scaling import pair_all

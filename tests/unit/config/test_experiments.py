@@ -82,9 +82,7 @@ def test_every_shipped_option_has_its_id() -> None:
 
 # Errors for users are one line each, whatever was typed.
 @pytest.mark.parametrize("kind", [ConfigError, RecordError])
-def test_what_ends_a_line_is_written_as_an_escape_and_text_as_it_is(
-    kind: type[Exception],
-) -> None:
+def test_what_ends_a_line_is_written_as_an_escape_and_text_as_it_is(kind: type[Exception]) -> None:
     typed = "a\nb\r\x1b[31m\x00\x85\u2028c"
     assert str(kind(typed)) == r"a\nb\r\x1b[31m\x00\x85\u2028c"
     assert len(str(kind(typed)).splitlines()) == 1

@@ -223,7 +223,7 @@ def test_what_is_rehearsed_alone_is_not_taken_for_measured(
     assert any(text.startswith("  Run: ") for text in below)
 
 
-REHEARSAL = {"strategy": {"name": "ddp_rehearsed", "kind": "rehearsal"}}
+PLAYED = Spec(strategy="play", config={"strategy": {"kind": "rehearsal"}})
 
 
 @pytest.mark.parametrize(
@@ -234,10 +234,7 @@ REHEARSAL = {"strategy": {"name": "ddp_rehearsed", "kind": "rehearsal"}}
             replace(DDP, outcome="skipped"),
             "Skipped: strategy=ddp asks for 2 GPUs; this host has 1.",
         ),
-        (
-            Spec(strategy="play", config=REHEARSAL, outcome="failed"),
-            "Out of memory: 003-large-play-r0.",
-        ),
+        (replace(PLAYED, outcome="failed"), "Out of memory: 003-large-play-r0."),
     ],
 )
 def test_what_did_not_run_is_named_and_its_command_not_offered_again(

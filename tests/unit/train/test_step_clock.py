@@ -336,11 +336,7 @@ def test_a_mark_is_one_call_of_python(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("divided", "on_gpu"), [(True, True), (False, True), (False, False)])
 def test_what_interrupts_a_step_of_several_batches_belongs_to_none(
-    tmp_path: Path,
-    made: list[Event],
-    monkeypatch: pytest.MonkeyPatch,
-    divided: bool,
-    on_gpu: bool,
+    tmp_path: Path, made: list[Event], monkeypatch: pytest.MonkeyPatch, divided: bool, on_gpu: bool
 ) -> None:
     now = [0]
     monkeypatch.setattr(step_clock.time, "perf_counter_ns", lambda: now[0])

@@ -44,6 +44,9 @@ class OwnFolder(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuse what would fail at the end of an epoch: only now all that watches is known."""
+        if trainer.enable_validation:  # by a loader of the module's own, or one that setup() made
+            self._unscored = ""
+            self._recorder.steps.missing.pop("validation", None)
         schedules = trainer.lr_scheduler_configs
         watched = [("lr_scheduler", one.monitor) for one in schedules if one.reduce_on_plateau]
         if self._validation == "epoch":

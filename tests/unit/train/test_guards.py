@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import pytorch_lightning as pl
@@ -95,22 +96,25 @@ class Scheduled(BoringModel):
 
 
 @pytest.mark.parametrize(
-    ("validation", "unscored", "steps"), [("end", "", 0), ("epoch", "", 4), ("epoch", "mine", 0)]
+    ("validation", "unscored", "batches", "steps"),
+    [("end", "", 2, 0), ("epoch", "", 2, 4), ("epoch", "mine", 0, 0), ("epoch", "mine", 2, 4)],
 )
-def test_a_schedule_that_waits_for_no_validation_is_refused_before_the_first_step(
-    tmp_path: Path, validation: Any, unscored: str, steps: int
+def test_what_waits_for_no_validation_is_refused_before_the_first_step(
+    tmp_path: Path, validation: Any, unscored: str, batches: int, steps: int
 ) -> None:
-    watch = SimpleNamespace(watch=lambda own: None)
-    recorder: Any = SimpleNamespace(folder=CellFolder(tmp_path), callbacks=watch)
+    recorder = Mock(folder=CellFolder(tmp_path))
+    recorder.steps.missing = {"validation": unscored}
     inside = OwnFolder(recorder, set(), validation, unscored)
-    callbacks = [inside, EarlyStopping("val/loss")] if unscored else [inside]
-    trainer = small_trainer(max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0)
-    key = "EarlyStopping" if unscored else "lr_scheduler"
+    callbacks = [inside] if batches else [inside, EarlyStopping("val/loss")]
+    trainer = small_trainer(
+        max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0, limit_val_batches=batches
+    )
+    key = "lr_scheduler" if batches else "EarlyStopping"
     refuses = pytest.raises(ConfigError, match=rf"^{key}\.monitor: found val/loss.*{unscored}")
-    module = BoringModel() if unscored else Scheduled()
     with nullcontext() if steps else refuses:
-        trainer.fit(module, two_batches(), two_batches())
+        trainer.fit(Scheduled() if batches else BoringModel(), two_batches(), two_batches())
     assert trainer.global_step == steps
+    assert bool(recorder.steps.missing) == (not batches), "what Lightning has is not missing"
 
 
 @pytest.mark.parametrize(("interval", "length"), [("step", 12), ("epoch", 4)])

@@ -10,7 +10,6 @@ import math
 import os
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from scalewise.cluster.hosts import ClusterConfig, ClusterDemand
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
+from scalewise.records import words_beside
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor, SlurmJob
@@ -31,7 +31,7 @@ SCRIPTS = "slurm"
 MAX_ARRAY = 1000
 """Tasks of one job array; SLURM's own default limit (MaxArraySize) is 1001."""
 
-_NAMES: Any = tomllib.loads(Path(__file__).with_name("slurm.toml").read_text(encoding="utf-8"))
+_NAMES = words_beside(__file__, dict[str, Any])
 GONE = "GONE"
 """Of a job that the controller has forgotten."""
 ENDED: Mapping[str, Mapping[str, Any]] = _NAMES["ended"]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import PositiveInt
 
 from scalewise.config.components import Component, component_of
 from scalewise.config.errors import ConfigError, require
-from scalewise.records import build, closest
+from scalewise.records import build, closest, words_beside
 
 if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 Mode: TypeAlias = Literal["min", "max"]
 Validation: TypeAlias = Literal["end", "epoch", "never"]
 
-_NAMES: Any = tomllib.loads(Path(__file__).with_name("training.toml").read_text(encoding="utf-8"))
+_NAMES = words_beside(__file__, dict[str, Any])
 _MODES: Mapping[str, Mode] = {
     word: mode for mode, words in _NAMES["metrics"].items() for word in words
 }

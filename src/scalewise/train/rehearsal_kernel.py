@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -37,7 +38,7 @@ class Occupation:
         grid = (self._blocks // ctas, 1, 1)
         # Compiled before anything is timed, and launched without Triton's lookup of what it has
         # compiled: a step has up to hundreds of buckets, which NCCL launches from C++.
-        kernel = _occupy[grid](
+        kernel: Any = _occupy[grid](
             self._source, self._target, _ELEMENTS, 1, 1.0, *fixed, num_warps=_WARPS, num_ctas=ctas
         )
         self._launch = lambda tiles, pace_ns: kernel[grid](

@@ -7,8 +7,8 @@ jobs differ in a value (``seed=3``), which Hydra itself sets last, in what it ha
 
 from __future__ import annotations
 
-import copy
 import functools
+import pickle
 import secrets
 import shutil
 import time
@@ -74,8 +74,9 @@ class Composer:
         self._loader: Any = context.config_loader
         self._parser = OverridesParser.create(config_loader=self._loader)
         self._parsed: dict[str, tuple[Override, bool]] = {}
-        self._bases: dict[tuple[str, ...], tuple[DictConfig, tuple[str, ...]]] = {}
-        """By the choices of groups, with the keys that the experiment file sets."""
+        self._bases: dict[tuple[str, ...], tuple[bytes, tuple[str, ...]]] = {}
+        """By the choices of groups, with the keys that the experiment file sets. Pickled: unpickling
+        takes a fifth of the time of a deep copy."""
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """One job's configuration by Hydra itself. Raises ConfigError or one of Hydra's errors."""
@@ -100,8 +101,8 @@ class Composer:
         choices = tuple(o.input_line or "" for o, is_value in parsed if not is_value)
         if choices not in self._bases:
             base = self.compose(choices)
-            self._bases[choices] = base, written_keys(self._loader, base.hydra.runtime)
-        config = copy.deepcopy(self._bases[choices][0])
+            self._bases[choices] = pickle.dumps(base), written_keys(self._loader, base.hydra.runtime)
+        config = pickle.loads(self._bases[choices][0])
         with open_dict(config):
             config.hydra.job.id, config.hydra.job.num = str(number), number
         self._loader._apply_overrides_to_config(values, config)

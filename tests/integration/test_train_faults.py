@@ -122,7 +122,7 @@ def running_cell(sweep: SweepFolder, known: set[str]) -> CellFolder:
 
 
 def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_code: Path) -> None:
-    command = (*FAULTY, "+model.step_ms=100", "repeats=2", "max_steps=8")
+    command = (*FAULTY, "+model.step_ms=100", "seed=1,2", "max_steps=8")
     sweep = train.start(*command, "-m", cwd=own_code)
     folder = SweepFolder(wait_for(lambda: train.sweeps(own_code), "the sweep's folder").pop())
     wait_for(lambda: list(folder.path.glob("*/result.json")), "the first result")

@@ -151,14 +151,12 @@ def written_keys(loader: Any, runtime: Any) -> tuple[str, ...]:
 
     ``runtime`` is ``hydra.runtime`` of the composed configuration.
     """
-    config = _experiment(loader, runtime)
-    groups = (
-        [] if config is None else [(n, config.get(n)) for n in ("model", "dataset", "optimizer")]
-    )
+    config = _experiment(loader, runtime) or DictConfig({})
+    groups = [(name, config.get(name)) for name in ("model", "dataset", "optimizer")]
     of_groups = (
         f"{name}.{key!s}" for name, node in groups if isinstance(node, DictConfig) for key in node
     )
-    ends = (key for key in ENDS if config is not None and OmegaConf.select(config, key) is not None)
+    ends = (key for key in ENDS if OmegaConf.select(config, key) is not None)
     return *of_groups, *ends
 
 

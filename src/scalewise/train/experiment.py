@@ -17,6 +17,7 @@ import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.records import CellFolder, RankSummary
@@ -24,12 +25,10 @@ from scalewise.train.build import (
     build_data,
     build_module,
     build_strategy,
-    can_score,
     check_test,
     data_share,
-    why_unscored,
 )
-from scalewise.train.callbacks import CellTrainer, OwnFolder
+from scalewise.train.callbacks import CellTrainer, OwnFolder, can_score
 from scalewise.train.execution import (
     Execution,
     ExperimentModule,
@@ -75,10 +74,7 @@ def run(
         folder, rank.device, untimed, cell.log_every_n_steps, share, cell.profile
     )
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
-    unscored = why_unscored(cell, module, data)
-    if unscored and recorder.brings_optimizer:  # whose validation_step is its author's own
-        recorder.steps.missing["validation"] = unscored
-    trainer = build_trainer(cell, rank, recorder, module, data, unscored)
+    trainer = build_trainer(cell, rank, recorder, module, data)
     execution.attach(trainer, recorder)
     if cell.ends_by_time:
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
@@ -97,10 +93,13 @@ def run(
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)
             trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
-    except RuntimeError as error:
-        if _UNUSED not in str(error):
+    except (RuntimeError, MisconfigurationException) as error:
+        if _UNUSED in str(error):
+            raise ConfigError(_unused_parameters(module)) from error
+        why = recorder.steps.missing.get("validation")
+        if why is None or not any(words in str(error) for words in _NEVER_LOGGED):
             raise
-        raise ConfigError(_unused_parameters(module)) from error
+        raise ConfigError(f"{str(error).partition('. ')[0]}; {why}") from error
     except UnpicklingError as error:
         if cell.ckpt_path is None:
             raise
@@ -115,7 +114,7 @@ def run(
             f"dataset: no batch came from {cell.dataset.name}, so nothing was trained; allowed: "
             "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
         )
-    if cell.validation == "end" and can_score(module, data):
+    if cell.validation == "end" and can_score(trainer):
         trainer.limit_val_batches = cell.trainer.get("limit_val_batches", 1.0)
         trainer.validate(
             module, data.get("val_dataloaders"), datamodule=data.get("datamodule"), verbose=False
@@ -174,6 +173,9 @@ def refusal(error: UnpicklingError, path: str) -> ConfigError:
 _UNUSED = "not used in producing the loss"
 """In Lightning's words for DDP's complaint. Its advice names settings that a cell does not have."""
 
+_NEVER_LOGGED = ("which is not available", "could not find the monitored key")
+"""In Lightning's words for a metric that a schedule or a callback waits for."""
+
 
 def _unused_parameters(module: pl.LightningModule) -> str:
     trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
@@ -212,7 +214,6 @@ def build_trainer(
     recorder: CellRecorder,
     module: pl.LightningModule,
     data: dict[str, Any],
-    unscored: str = "",
 ) -> pl.Trainer:
     """Build a Trainer that does only what the cell's configuration says."""
     own_data = "datamodule" not in data
@@ -228,7 +229,8 @@ def build_trainer(
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
     own = [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
-    keeps_inside = OwnFolder(recorder, {id(one) for one in callbacks}, cell.validation, unscored)
+    ours, data_name = {id(one) for one in callbacks}, cell.dataset.target
+    keeps_inside = OwnFolder(recorder, ours, cell.validation, data_name)
     passed = {
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from fakes.small_fit import composed_cell
-from scalewise.config import ExecutionConfig
+from scalewise.config import ConfigError, ExecutionConfig
 from scalewise.datasets.contract import TensorPairs, TokenWindows
+from scalewise.datasets.tabular import Tabular
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
 from scalewise.records import CellFolder, DeviceInfo
@@ -30,6 +31,19 @@ CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
 def train_alone(folder: Path, *overrides: str) -> None:
     cell = composed_cell("model=medium", "tracking=none", "strategy=single", *overrides)
     experiment.run(cell, CellFolder(folder), CPU)
+
+
+def test_a_metric_that_never_came_is_named_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = property(lambda _: None, lambda *_: None)
+    monkeypatch.setattr(Tabular, "validation", without, raising=False)
+    never = r"conditioned on metric `val_loss` which is not available; scalewise\..* has no valid"
+    with pytest.raises(ConfigError, match=never):
+        train_alone(
+            tmp_path, "model._target_=fakes.small_fit.LateLayers", "callbacks=early_stopping",
+            "validation=epoch", "max_epochs=1", "dataset.samples=4000",
+        )  # fmt: skip
 
 
 def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:

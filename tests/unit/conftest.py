@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from fakes.nvml.fixture import fake_nvml as fake_nvml
+
 
 def pytest_collection_finish() -> None:
     """What was imported stays: no collection of garbage needs to look through it once more."""

@@ -228,18 +228,15 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
 
 
 @pytest.mark.parametrize(
-    ("raised_at", "cause", "first"),
+    ("cause", "raised_at", "first"),
     [
-        ("/own/my.py:12", "exception", "mend /own/my.py:12, then"),
-        (None, "exception", "mend it, then"),
-        (status_view.__file__, "exception", "mend it, then"),
-        (None, "oom", "mend it, then"),
-        (None, "peer", "finish it"),
-        (None, "supervisor_lost", "finish it"),
+        ("exception", "/own/my.py:12", "mend /own/my.py:12, then"),
+        *(("exception", at, "mend it, then") for at in (None, status_view.__file__)),
+        *(("peer", None, "finish it"), ("supervisor_lost", None, "finish it")),
     ],
 )
 def test_what_comes_back_in_another_try_is_to_be_mended_first(
-    raised_at: str | None, cause: Cause, first: str
+    cause: Cause, raised_at: str | None, first: str
 ) -> None:
     endings = [Ending("interrupted"), Ending("failed", cause, raised_at=raised_at)]
     assert way_to_finish("x", endings) == f"{first}: scalewise resume x"

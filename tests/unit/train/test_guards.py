@@ -83,66 +83,47 @@ def test_an_epoch_without_a_batch_is_refused(loader: Any, said: str) -> None:
         fit(loader)
 
 
-class Scored(pl.LightningModule):
-    """Its metrics are called as those of validation are, and one is logged in training."""
+class Scored(BoringModel):
+    """It logs a metric in training that is called as those of validation are."""
 
-    def __init__(self, scheduled: bool) -> None:
-        super().__init__()
-        self.layer, self.scheduled = torch.nn.Linear(32, 2), scheduled
-        self.train_dataloader = two_batches
-
-    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Tensor, batch_idx: int) -> Any:
         self.log("val/acc", 1.0)
-        return self.layer(batch).square().mean()
+        return super().training_step(batch, batch_idx)
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        self.log("val/loss", 1.0)
+        self.log("val/loss", self.step(batch))
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        watched = [{"scheduler": schedule, "monitor": "val/loss"}] if self.scheduled else []
-        return [optimizer], watched
-
-
-def made(where: str, module: pl.LightningModule) -> dict[str, Any]:
-    """Arguments of a fit whose data of validation are found there."""
-    held = pl.LightningDataModule()
-    held.train_dataloader = two_batches
-    held.setup = lambda stage: setattr(held, "val_dataloader", two_batches)
-    if where == "module":
-        module.val_dataloader = two_batches
-    ways = {"setup": {"datamodule": held}, "passed": {"val_dataloaders": two_batches()}}
-    return ways.get(where, {})
+        return [optimizer], [{"scheduler": schedule, "monitor": "val/loss"}][: self.is_validated]
 
 
 @pytest.mark.parametrize(
-    ("validation", "where", "watched", "own", "refused"),
+    ("validation", "where", "metric", "own", "refused"),
     [
-        ("end", "passed", None, True, r"lr_scheduler\.monitor: found val/loss with validation=end"),
-        ("epoch", "passed", "val/loss", True, ""),
-        ("epoch", "module", "val/loss", True, ""),
+        ("end", "setup", "val/loss", True, "lr_scheduler.monitor: found val/loss with validation="),
         ("epoch", "setup", "val/loss", True, ""),
-        ("epoch", "", "val/acc", False, r"EarlyStopping\.monitor: found val/acc, but mine has no"),
+        ("epoch", "module", "val/loss", True, ""),
         ("epoch", "", "val/acc", True, ""),
-        ("end", "module", "val/acc", True, ""),
+        ("epoch", "", "val/acc", False, "EarlyStopping.monitor: found val/acc, but mine has no"),
     ],
 )
 def test_what_waits_for_no_validation_is_refused_before_the_first_step(
-    tmp_path: Path, validation: Any, where: str, watched: str | None, own: bool, refused: str
+    tmp_path: Path, validation: Any, where: str, metric: str, own: bool, refused: str
 ) -> None:
     """But a module of the user's may log any metric in training."""
     recorder = Mock(folder=CellFolder(tmp_path), brings_optimizer=own)
     recorder.steps.missing = {}
-    callbacks: list[Any] = [OwnFolder(recorder, set(), validation, "mine")]
-    callbacks += [EarlyStopping(watched)] if watched else []
-    trainer = small_trainer(
-        max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0,
-        limit_val_batches=1.0 if validation == "epoch" else 0,
-    )  # fmt: skip
-    module = Scored(scheduled=watched != "val/acc")
+    callbacks = [OwnFolder(recorder, set(), validation, "mine"), EarlyStopping(metric)]
+    trainer = small_trainer(max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0)
+    module, held = Scored(), pl.LightningDataModule()
+    module.is_validated = bool(where)
+    module.train_dataloader = held.train_dataloader = two_batches
+    module.val_dataloader = two_batches if where == "module" else None
+    held.setup = lambda stage: setattr(held, "val_dataloader", two_batches)
     with pytest.raises(ConfigError, match=f"^{refused}") if refused else nullcontext():
-        trainer.fit(module, **made(where, module))
+        trainer.fit(module, datamodule=held if where == "setup" else None)
     assert trainer.global_step == (0 if refused else 4)
     assert can_score(trainer) == bool(where)
     assert bool(recorder.steps.missing) == (own and not where)

@@ -41,10 +41,9 @@ def way_to_get(
     Of ``scalewise run``, ``command`` and so many ``devices`` make the one to type. A monitored
     script has nothing to set: its runs add up in one folder, so it is run again.
     """
-    wanted = VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS
-    missing = wanted - runs
+    missing = (VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS) - runs
     times = f"{missing} more time{'s' if missing > 1 else ''}" if missing > 0 else "again"
-    option = f"--repeats {wanted}" if by == "script" else f"repeats={wanted}"
+    option = f"--repeats {WANTED_RUNS}" if by == "script" else f"repeats={WANTED_RUNS}"
     first = f" ({option})" if runs < 2 else ""
     words = _WAYS[lack][by]
     return words.format(option=option, first=first, times=times, devices=devices, command=command)
@@ -104,11 +103,12 @@ def judge(
     wanted = wanted_speedup(devices)
     figure = f"speedup {factor(speedup.value)} on {devices} devices"
     runs, interval, to_add = min(speedup.n), speedup.interval, more_runs(speedup, wanted, cap)
+    how = "at least" if runs < VERDICT_RUNS else "about"
+    need = _runs_words(to_add, how, round_s) if to_add else ""
     if interval is None or runs < VERDICT_RUNS:
         todo = "" if cap else f"; {way_to_get('runs of both', by, runs=runs)}"
         few = f"{figure}, from {count_words(speedup)}: a verdict needs {VERDICT_RUNS}{todo}"
-        more = _runs_words(to_add, "at least", round_s) if to_add else ""
-        return Judgement("undecided", few, wanted, more=more, more_runs=to_add)
+        return Judgement("undecided", few, wanted, more=need, more_runs=to_add)
     figure += f" ({interval_words(speedup)}, {count_words(speedup)})"
     decided = f"{figure}, efficiency {factor(speedup.value / devices)}"
     if interval.low >= wanted:
@@ -122,10 +122,7 @@ def judge(
     # Rounded away from the interval, so that what is said holds of all of it.
     certain = f"; at least {factor(math.floor(round(100 * least, 9)) / 100)} times as fast"
     told = f"{factor(wanted)}x is wanted{certain if least >= 1 else ''}"
-    need = ""
-    if to_add is not None:
-        need = _runs_words(to_add, "about", round_s)
-    elif cap is None or runs < cap:
+    if to_add is None and (cap is None or runs < cap):
         need = f"more than {f'the {cap} runs allowed' if cap else f'{MOST_MORE} more runs'} of each"
     end = ": ".join(filter(None, ("" if cap else todo, need)))
     return Judgement(

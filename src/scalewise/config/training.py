@@ -56,13 +56,11 @@ def check_monitor(key: str, metric: object, validation: Validation, unscored: st
     """
     scored = not (isinstance(metric, str) and of_validation(metric))
     if unscored and not scored:
-        raise ValueError(
-            f"{key}.monitor: found {metric}, but {unscored}, or a metric that training logs"
-        )
+        raise ValueError(f"{key}.monitor: found {metric}, but {unscored}, or a metric of training")
     when = "which scores after training" if validation == "end" else "which scores nothing"
     require(
         f"{key}.monitor", metric, scored or validation == "epoch",
-        "validation=epoch, if your data has a validation set, or a metric that training logs",
+        "validation=epoch, if your data has a validation set, or a metric of training",
         f"validation={validation}, {when}",
     )  # fmt: skip
 

@@ -341,11 +341,10 @@ def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
 
 
 def _to_add(more: int, entry: Entry) -> str:
-    config = entry.config
-    if config.is_monitored:
-        way = way_to_get("runs", "monitor", runs=len(config.runs))
+    if entry.config.is_monitored:
+        way = way_to_get("runs", "monitor", runs=len(entry.config.runs))
         return f"Next, for {entry.side}: {way}."
-    extend = [f"sweep.extend={more}"] if config.setting("repeats") != "auto" else []
+    extend = [f"sweep.extend={more}"] if entry.config.setting("repeats") != "auto" else []
     return f"Next: {resume_words(entry.analysis, *extend)}"
 
 

@@ -216,9 +216,8 @@ class SweepStatus:
     def to_do(self) -> Sequence[CellStatus]:
         """Cells that run or wait; of a sweep that was cut short, all that resuming it runs."""
         left = [cell for cell in self.cells if cell.state in UNFINISHED]
-        if self.running or not left:
-            return left
-        return [cell for cell in self.cells if cell.state != "done"]
+        ended = not self.running and left
+        return [cell for cell in self.cells if cell.state != "done"] if ended else left
 
     def count(self) -> dict[str, int]:
         return dict(Counter(cell.state for cell in self.cells))

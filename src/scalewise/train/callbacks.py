@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from scalewise.config import ConfigError, SchedulerConfig, Validation, check_monitor, instantiate
+from scalewise.config import CellConfig, ConfigError, SchedulerConfig, check_monitor, instantiate
 from scalewise.records import EarlyStop
 from scalewise.train.recording import CellRecorder
 
@@ -23,10 +23,8 @@ class OwnFolder(pl.Callback):
     Checkpoints of all cells of a sweep would else meet in one folder below the working folder.
     """
 
-    def __init__(
-        self, recorder: CellRecorder, ours: set[int], validation: Validation, data_name: str
-    ) -> None:
-        self._validation, self._data_name = validation, data_name
+    def __init__(self, recorder: CellRecorder, ours: set[int], cell: CellConfig) -> None:
+        self._validation, self._data_name = cell.validation, cell.dataset.target
         self._root = recorder.folder.callbacks_path.resolve()
         self._recorder = recorder
         self._ours = {*ours, id(self)}
@@ -80,10 +78,7 @@ class OwnFolder(pl.Callback):
 
 
 def can_score(trainer: pl.Trainer) -> bool:
-    """Whether the module validates and there is data to: its own, or what ``setup`` made, too.
-
-    Lightning knows both from the beginning of training on.
-    """
+    """Whether the module validates, and there is data to: its own and what ``setup`` made, too."""
     has_data: bool = trainer.validate_loop._data_source.is_defined()
     return has_data and is_overridden("validation_step", trainer.lightning_module)
 

@@ -17,17 +17,10 @@ import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.records import CellFolder, RankSummary
-from scalewise.train.build import (
-    build_data,
-    build_module,
-    build_strategy,
-    check_test,
-    data_share,
-)
+from scalewise.train.build import build_data, build_module, build_strategy, check_test, data_share
 from scalewise.train.callbacks import CellTrainer, OwnFolder, can_score
 from scalewise.train.execution import (
     Execution,
@@ -93,13 +86,10 @@ def run(
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)
             trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
-    except (RuntimeError, MisconfigurationException) as error:
-        if _UNUSED in str(error):
-            raise ConfigError(_unused_parameters(module)) from error
-        why = recorder.steps.missing.get("validation")
-        if why is None or not any(words in str(error) for words in _NEVER_LOGGED):
+    except RuntimeError as error:
+        if _UNUSED not in str(error):
             raise
-        raise ConfigError(f"{str(error).partition('. ')[0]}; {why}") from error
+        raise ConfigError(_unused_parameters(module)) from error
     except UnpicklingError as error:
         if cell.ckpt_path is None:
             raise
@@ -173,9 +163,6 @@ def refusal(error: UnpicklingError, path: str) -> ConfigError:
 _UNUSED = "not used in producing the loss"
 """In Lightning's words for DDP's complaint. Its advice names settings that a cell does not have."""
 
-_NEVER_LOGGED = ("which is not available", "could not find the monitored key")
-"""In Lightning's words for a metric that a schedule or a callback waits for."""
-
 
 def _unused_parameters(module: pl.LightningModule) -> str:
     trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
@@ -229,8 +216,7 @@ def build_trainer(
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
     own = [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
-    ours, data_name = {id(one) for one in callbacks}, cell.dataset.target
-    keeps_inside = OwnFolder(recorder, ours, cell.validation, data_name)
+    keeps_inside = OwnFolder(recorder, {id(one) for one in callbacks}, cell)
     passed = {
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,

@@ -156,8 +156,7 @@ def test_a_preview_shows_what_was_swept_beside_the_name(tmp_path: Path) -> None:
     expected = {"seed=1": "seed=1", "seed=2": "seed=2 batch_size=64"}
     selection = Selection(tuple(cells), frozenset())
     lines, _ = preview(SweepFolder(tmp_path), selection, Cluster(), False, ["a later one"])
-    at = lines[0].index("swept")
-    end = lines[0].index("  cell")
+    at, end = map(lines[0].index, ("swept", "  cell"))
     for cell, line in zip(cells, lines[1:5], strict=True):
         assert line[at:end].rstrip() == expected[cell.planned.overrides[0]]
         assert line[end:].strip() == cell.planned.name
@@ -238,8 +237,7 @@ def elsewhere(tmp_path: Path) -> SweepFolder:
 
 
 def twice(*overrides: str) -> list[Cell]:
-    given = ("repeats=2", *overrides)
-    return plan([asked(*given)], 0)
+    return plan([asked("repeats=2", *overrides)], 0)
 
 
 def mixed(elsewhere: SweepFolder, *overrides: str) -> list[str]:

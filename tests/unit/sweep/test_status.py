@@ -84,8 +84,7 @@ def test_the_command_prints_a_table_and_json(
     monkeypatch.chdir(sweep.path.parent)
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["status"]) == 0
-    out = capsys.readouterr().out
-    assert "1/4 cells done, 1 failed, 1 running" in out
+    assert "1/4 cells done, 1 failed, 1 running" in capsys.readouterr().out
 
 
 def test_an_archive_is_read_as_its_folder_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from fakes.small_fit import composed_cell
-from scalewise.config import ConfigError, ExecutionConfig
+from scalewise.config import ExecutionConfig
 from scalewise.datasets.contract import TensorPairs, TokenWindows
-from scalewise.datasets.tabular import Tabular
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
 from scalewise.records import CellFolder, DeviceInfo
@@ -31,16 +30,6 @@ CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
 def train_alone(folder: Path, *overrides: str) -> None:
     cell = composed_cell("model=medium", "tracking=none", "strategy=single", *overrides)
     experiment.run(cell, CellFolder(folder), CPU)
-
-
-def test_a_metric_that_never_came_is_named_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without = property(lambda _: None, lambda *_: None)
-    monkeypatch.setattr(Tabular, "validation", without, raising=False)
-    module = "model._target_=fakes.small_fit.LateLayers"
-    with pytest.raises(ConfigError, match=r"`val_loss` which is not available; scalewise\..* no v"):
-        train_alone(tmp_path, module, "callbacks=early_stopping", "validation=epoch")
 
 
 def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:

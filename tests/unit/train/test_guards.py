@@ -115,7 +115,8 @@ def test_what_waits_for_no_validation_is_refused_before_the_first_step(
     """But a module of the user's may log any metric in training."""
     recorder = Mock(folder=CellFolder(tmp_path), brings_optimizer=own)
     recorder.steps.missing = {}
-    callbacks = [OwnFolder(recorder, set(), validation, "mine"), EarlyStopping(metric)]
+    cell = Mock(validation=validation, dataset=Mock(target="mine"))
+    callbacks = [OwnFolder(recorder, set(), cell), EarlyStopping(metric)]
     trainer = small_trainer(max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0)
     module, held = Scored(), pl.LightningDataModule()
     module.is_validated = bool(where)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from fakes.nvml.fixture import fake_nvml as fake_nvml
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread_each() -> None:

@@ -41,7 +41,7 @@ def way_to_get(
     Of ``scalewise run``, ``command`` and so many ``devices`` make the one to type. A monitored
     script has nothing to set: its runs add up in one folder, so it is run again.
     """
-    missing = WANTED_RUNS - runs
+    missing = (VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS) - runs
     times = f"{missing} more time{'s' if missing > 1 else ''}" if missing > 0 else "again"
     option = f"--repeats {WANTED_RUNS}" if by == "script" else f"repeats={WANTED_RUNS}"
     first = f" ({option})" if runs < 2 else ""
@@ -102,14 +102,13 @@ def judge(
     """
     wanted = wanted_speedup(devices)
     figure = f"speedup {factor(speedup.value)} on {devices} devices"
-    runs, interval = min(speedup.n), speedup.interval
-    first = 0 if cap else WANTED_RUNS - runs  # repeats=auto goes on by itself
+    runs, interval, to_add = min(speedup.n), speedup.interval, more_runs(speedup, wanted, cap)
+    how = "at least" if runs < VERDICT_RUNS else "about"
+    need = _runs_words(to_add, how, round_s) if to_add else ""
     if interval is None or runs < VERDICT_RUNS:
-        lacking = max(VERDICT_RUNS - runs, first, 1)
         todo = "" if cap else f"; {way_to_get('runs of both', by, runs=runs)}"
         few = f"{figure}, from {count_words(speedup)}: a verdict needs {VERDICT_RUNS}{todo}"
-        more = _runs_words(lacking, "at least" if cap else "about", round_s)
-        return Judgement("undecided", few, wanted, more=more, more_runs=lacking)
+        return Judgement("undecided", few, wanted, more=need, more_runs=to_add)
     figure += f" ({interval_words(speedup)}, {count_words(speedup)})"
     decided = f"{figure}, efficiency {factor(speedup.value / devices)}"
     if interval.low >= wanted:
@@ -123,11 +122,7 @@ def judge(
     # Rounded away from the interval, so that what is said holds of all of it.
     certain = f"; at least {factor(math.floor(round(100 * least, 9)) / 100)} times as fast"
     told = f"{factor(wanted)}x is wanted{certain if least >= 1 else ''}"
-    to_add, need = more_runs(speedup, wanted, cap), ""
-    if to_add is not None:
-        to_add = max(to_add, first)
-        need = _runs_words(to_add, "about", round_s)
-    elif cap is None or runs < cap:
+    if to_add is None and (cap is None or runs < cap):
         need = f"more than {f'the {cap} runs allowed' if cap else f'{MOST_MORE} more runs'} of each"
     end = ": ".join(filter(None, ("" if cap else todo, need)))
     return Judgement(
@@ -161,17 +156,21 @@ MOST_MORE = 50
 
 
 def more_runs(ratio: RatioEstimate, edge: float, cap: int | None = None) -> int | None:
-    """Runs of each side to add until the interval is expected to leave out ``edge``.
+    """Runs of each side to add until there is a verdict, or the interval leaves out ``edge``.
 
-    As if the point and the scatter stayed what they are, so that it is too few about as often as
-    too many. At 95 %, or for ``repeats=auto`` with this ``cap`` at the level of its looks. None
-    beyond :data:`MOST_MORE`, beyond the cap, or where two runs a side are not there.
+    The latter as if the point and the scatter stayed what they are, so that it is too few about as
+    often as too many. At 95 %, and up to :data:`WANTED_RUNS` at least; for ``repeats=auto``, which
+    goes on by itself, with its ``cap`` and at the level of its looks. None beyond
+    :data:`MOST_MORE`, or beyond the cap.
     """
     runs = min(ratio.n)
+    if runs < VERDICT_RUNS:
+        return VERDICT_RUNS - runs
     if ratio.log_error is None or ratio.df is None:
         return None
     confidence = 0.95 if cap is None else look_confidence()
-    for n in range(runs + 1, min(runs + MOST_MORE, cap or runs + MOST_MORE) + 1):
+    least = runs + 1 if cap else max(runs + 1, WANTED_RUNS)
+    for n in range(least, min(runs + MOST_MORE, cap or runs + MOST_MORE) + 1):
         df = ratio.df * (n - 1) / (runs - 1)
         half = scipy.stats.t.ppf(0.5 + confidence / 2, df) * ratio.log_error * math.sqrt(runs / n)
         if half < abs(math.log(ratio.value / edge)):

@@ -91,7 +91,6 @@ from .training import NO_TEST as NO_TEST
 from .training import PASSED as PASSED
 from .training import Mode as Mode
 from .training import SchedulerConfig as SchedulerConfig
-from .training import Validation as Validation
 from .training import check_monitor as check_monitor
 from .training import known_mode as known_mode
 from .training import of_validation as of_validation

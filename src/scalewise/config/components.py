@@ -292,18 +292,14 @@ def keep_own_arguments(
     return kept
 
 
-_DEFAULT_DATASET = "tabular"
-"""The data of ``conf/config.yaml``, which its default model takes."""
-
-
 def _check_dataset_named(plain: Mapping[str, Any], given: Iterable[str]) -> None:
-    target = str(plain["model"].get("_target_"))
-    named = any(re.match(r"~?dataset(\.(?!loader\b)|$)", key) for key in given)
-    by_default = not named and plain["dataset"].get("name") == _DEFAULT_DATASET
-    if by_default and not target.startswith("scalewise."):
+    target, name = str(plain["model"].get("_target_")), plain["dataset"].get("name")
+    if target.startswith("scalewise.") or name != _default_option("dataset"):
+        return
+    if not any(re.match(r"~?dataset(\.(?!loader\b)|$)", key) for key in given):
         raise ConfigError(
             f"dataset: found none named beside model._target_={target}, and the default, "
-            f"{_DEFAULT_DATASET}, is for models of scalewise; allowed: "
+            f"{name}, is for models of scalewise; allowed: "
             "dataset._target_=package.module.NAME, a class or a function, or dataset=NAME"
         )
 
@@ -330,6 +326,12 @@ def option_of(group: str, name: str) -> dict[str, Any]:
     path = conf_dir() / group / f"{name}.yaml"
     option: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return option
+
+
+def _default_option(group: str) -> str:
+    """The option of a group that is taken where none is named."""
+    shipped = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
+    return next(str(one[group]) for one in shipped["defaults"] if group in one)
 
 
 def is_shipped(key: str, component: Component) -> bool:

@@ -275,8 +275,11 @@ def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
     alone = all(one.devices == 1 and not one.config.is_monitored for one in every.values())
     if alone and not analysis.tried_on_several:
         yield from _run(analysis, command(analysis, on_both(analysis)))
-    lost = [(c.planned.name, c.ending) for c in analysis.unfinished if c.ending]
-    yield from {f"Out of memory: {name}.": 0 for name, end in lost if end.cause == "oom"}
+    ended = [(c.planned, c.ending) for c in analysis.unfinished if c.ending]
+    failed = {planned.config_id for planned, end in ended if end.outcome == "failed"}
+    # Once one has failed, its like are skipped for the same cause.
+    lost = [e for e in ended if e[1].outcome == "failed" or e[0].config_id not in failed]
+    yield from {f"Out of memory: {one.name}.": 0 for one, end in lost if end.cause == "oom"}
     told = (end for _, end in lost if end.outcome in ("failed", "skipped") and end.cause != "oom")
     yield from {f"{end.outcome.capitalize()}: {end.message.rstrip('.')}.": 0 for end in told}
     yield from (f"Fault: {brief}." for brief in _damaged(analysis))

@@ -255,14 +255,15 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     pairs = [p for p in analysis.pairs if p.verdict == p.judgement.verdict == "undecided"]
     if not pairs:
         return
+    made = max(len(c.runs) + len(c.set_aside) for p in pairs for c in (p.multi, p.single))
+    pairs = [pair for pair in pairs if min(pair.speedup.n) < VERDICT_RUNS] or pairs
     fewest = min(min(pair.speedup.n) for pair in pairs)
     few = fewest < VERDICT_RUNS
     least = min((c for p in pairs for c in (p.multi, p.single)), key=lambda c: len(c.runs))
     aside = few and least.set_aside and len(least.runs) + len(least.set_aside) >= VERDICT_RUNS
     lead = f"A verdict needs {VERDICT_RUNS} runs of each" if few else "Next, to decide"
-    lack = VERDICT_RUNS - fewest
     if aside:
-        lead = f"{count_set_aside(least)}: run {lack} more"
+        lead = f"{count_set_aside(least)}: run {VERDICT_RUNS - fewest} more"
     config = pairs[0].multi
     if config.is_monitored:
         where = f"on {least.device_words}, into the same folder"
@@ -271,7 +272,6 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         return
     last = max(pairs, key=lambda pair: pair.judgement.more_runs or 0).judgement
     adapts, hopeless = config.setting("repeats") == "auto", not few and last.more_runs is None
-    made = max(len(c.runs) + len(c.set_aside) for p in pairs for c in (p.multi, p.single))
     at_most = made >= (config.setting("max_repeats") or math.inf)
     if adapts and (at_most or not any(pair.judgement.more for pair in pairs)):
         more = resume_words(analysis, f"max_repeats={2 * made}")
@@ -279,7 +279,7 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     elif hopeless:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
-        extend = [] if adapts else [f"sweep.extend={lack if aside else last.more_runs}"]
+        extend = [] if adapts else [f"sweep.extend={last.more_runs}"]
         more = f" ({last.more})." if last.more and not aside else ""
         yield f"{lead}: {resume_words(analysis, *extend)}{more}"
 

@@ -6,7 +6,7 @@ As sections, and as JSON and CSV.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from scalewise.analysis import (
     BEST,
     MISSING,
     VERDICT_RUNS,
-    WANTED_RUNS,
     Analysis,
     Comparison,
     ConcurrentTraining,
@@ -35,9 +34,9 @@ from scalewise.analysis import (
     find_link,
     grouped,
     interval_words,
-    is_monitored,
     listed,
     mean_alone,
+    more_runs,
     number,
     rows,
     sides,
@@ -321,24 +320,31 @@ def _choice(winner: Winner) -> str:
 
 def _next(found: Sequence[Workload]) -> list[str]:
     """How each folder whose rows leave an answer open gets more runs."""
-    fewest: dict[str, Entry] = {}
-    for winner in (one for work in found for one in (work.fastest, work.cheapest)):
-        open_ = () if _is_tie(winner) else winner.rivals
-        for entry in [e for e in open_ if _runs(e) < VERDICT_RUNS] or open_:
-            fewest[entry.side] = min(fewest.get(entry.side, entry), entry, key=_runs)
-    return [*dict.fromkeys(_more_runs(fewest[side]) for side in sorted(fewest))]
+    winners = (one for work in found for one in (work.fastest, work.cheapest))
+    lacks = [lack for winner in winners for lack in _lacking(winner)]
+    most: dict[str, tuple[int, Entry]] = {}
+    for entry, more in lacks:
+        if more is not None and more > most.get(entry.side, (0,))[0]:
+            most[entry.side] = (more, entry)
+    if lacks and not most:
+        return ["More runs hardly decide what is open."]
+    return [*dict.fromkeys(_to_add(*most[side]) for side in sorted(most))]
 
 
-def _runs(entry: Entry) -> int:
-    return len(entry.config.runs)
+def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
+    """Rows that an open answer waits for, those of too few runs first, and how many more."""
+    if winner.advantage is None or _is_tie(winner):
+        return
+    few = [(e, VERDICT_RUNS - n) for e in winner.rivals if (n := len(e.config.runs)) < VERDICT_RUNS]
+    more = more_runs(winner.advantage, 1)
+    yield from few or ((entry, more) for entry in winner.rivals)
 
 
-def _more_runs(entry: Entry) -> str:
-    config, runs = entry.config.asked, _runs(entry)
-    if is_monitored(config):
-        return f"Next, for {entry.side}: {way_to_get('runs', 'monitor', runs=runs)}."
-    wanted = VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS
-    extend = [f"sweep.extend={max(1, wanted - runs)}"] if config.get("repeats") != "auto" else []
+def _to_add(more: int, entry: Entry) -> str:
+    if entry.config.is_monitored:
+        way = way_to_get("runs", "monitor", runs=len(entry.config.runs))
+        return f"Next, for {entry.side}: {way}."
+    extend = [f"sweep.extend={more}"] if entry.config.setting("repeats") != "auto" else []
     return f"Next: {resume_words(entry.analysis, *extend)}"
 
 

@@ -212,6 +212,13 @@ class SweepStatus:
     def running(self) -> bool:
         return self.held or any(cell.state == "running" for cell in self.cells)
 
+    @property
+    def to_do(self) -> Sequence[CellStatus]:
+        """Cells that run or wait; of a sweep that was cut short, all that resuming it runs."""
+        left = [cell for cell in self.cells if cell.state in UNFINISHED]
+        ended = not self.running and left
+        return [cell for cell in self.cells if cell.state != "done"] if ended else left
+
     def count(self) -> dict[str, int]:
         return dict(Counter(cell.state for cell in self.cells))
 
@@ -256,10 +263,9 @@ class StatusReader:
         for cell in cells:
             if cell.state == "done" and cell.elapsed_s is not None:
                 durations.add(cell.config_id, cell.elapsed_s)
-        left = [cell for cell in cells if cell.state in UNFINISHED]
         slots, packed = plan.slots, plan.policy == "packed"
-        left_s = durations.seconds_left(left, slots, packed)
-        found = SweepStatus(str(self.sweep.path), now, plan.policy, cells, left_s, held)
+        found = SweepStatus(str(self.sweep.path), now, plan.policy, cells, None, held)
+        found = replace(found, seconds_left=durations.seconds_left(found.to_do, slots, packed))
         if not held or not self._more_may_come(plan):
             return found
         begun = [one.repeat + 1 for one, cell in zip(plan.cells, cells, strict=True)

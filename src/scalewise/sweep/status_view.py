@@ -30,6 +30,7 @@ from scalewise.records import (
     to_plain,
     unpacked,
 )
+from scalewise.supervisor import mendable
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
@@ -119,8 +120,7 @@ def progress_line(status: SweepStatus, width: int) -> str:
 
 
 def estimate_line(status: SweepStatus) -> str:
-    counts = status.count()
-    left = sum(counts.get(state, 0) for state in UNFINISHED)
+    counts, left = status.count(), len(status.to_do)
     # The ids of a script of the user's own are no hashes, and nobody can resume it.
     is_monitored = all(cell.cell_id == cell.name for cell in status.cells)
     ended = [] if is_monitored or status.running else [cell.ending for cell in status.cells]
@@ -128,10 +128,13 @@ def estimate_line(status: SweepStatus) -> str:
     if not left or (is_monitored and not status.running):
         unfinished = len(status.cells) - counts.get("done", 0)
         return "ended" if not unfinished else f"ended; {unfinished} without a result{again}"
+    ended_badly = {cell.state for cell in status.to_do} & {"failed", "skipped"}
+    told = f", {' and '.join(sorted(ended_badly))} ones included" if ended_badly else ""
     if status.seconds_left is None:
-        return f"{left} to do; nothing measured yet to tell how long{again}"
+        return f"{left} to do{told}; nothing measured yet to tell how long{again}"
     if not status.running:
-        return f"not running; {left} to do would take about {duration(status.seconds_left)}{again}"
+        took = duration(status.seconds_left)
+        return f"not running; {left} to do{told}, would take about {took}{again}"
     clock = time.strftime("%H:%M:%S", time.localtime(status.time + status.seconds_left))
     return f"{left_words(status)}: ends {'about' if status.round is None else 'after'} {clock}"
 
@@ -139,15 +142,16 @@ def estimate_line(status: SweepStatus) -> str:
 def way_to_finish(folder: str, endings: Iterable[Ending]) -> str:
     """The command that finishes what of a sweep another run may end better; empty for nothing.
 
-    An error that some code raised comes back until that is mended.
+    What comes back in another try is mended first: wrong code, too little memory, a full disk.
     """
     # Wrong input stays wrong.
     better = [one for one in endings if one.outcome in UNFINISHED
               or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
-    raised = (one.raised_at or "" for one in better if one.cause in ("exception", "exit"))
+    faults = [one for one in better if one.cause and one.outcome == "failed" and not mendable(one)]
     own = str(Path(__file__).parents[1])  # which nobody is to mend
+    raised = [one.raised_at for one in faults if one.cause in ("exception", "exit")]
     at = next((line for line in raised if line and not line.startswith(own)), None)
-    first = "finish it" if at is None else f"mend {from_here(at)}, then"
+    first = f"mend {from_here(at) if at else 'it'}, then" if faults else "finish it"
     return f"{first}: scalewise resume {folder}" if better else ""
 
 

@@ -170,26 +170,3 @@ def check_test(cell: CellConfig, module: pl.LightningModule) -> None:
     """Refuse a test that the module does not know how to do. Raises ConfigError."""
     if cell.test and not is_overridden("test_step", module):
         raise ConfigError(NO_TEST.format(f"{cell.model.target} has no test_step"))
-
-
-def can_score(module: pl.LightningModule, data: dict[str, Any]) -> bool:
-    """Whether there is something to validate and a way to: a user's own code may have neither."""
-    return _has_validation(data) and is_overridden("validation_step", module)
-
-
-def why_unscored(cell: CellConfig, module: pl.LightningModule, data: dict[str, Any]) -> str:
-    """Why a module that would validate has nothing to; empty where it has, or would not."""
-    wants = cell.validation != "never" and is_overridden("validation_step", module)
-    if not wants or _has_validation(data):
-        return ""
-    return (
-        f"{cell.dataset.target} has no validation set; allowed: data with one (.validation, or "
-        "val_dataloader of a LightningDataModule)"
-    )
-
-
-def _has_validation(data: dict[str, Any]) -> bool:
-    module = data.get("datamodule")
-    return "val_dataloaders" in data or (
-        module is not None and is_overridden("val_dataloader", module)
-    )

@@ -10,8 +10,9 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from scalewise.config import ConfigError, SchedulerConfig, Validation, check_monitor, instantiate
+from scalewise.config import CellConfig, ConfigError, SchedulerConfig, check_monitor, instantiate
 from scalewise.records import EarlyStop
 from scalewise.train.recording import CellRecorder
 
@@ -22,10 +23,8 @@ class OwnFolder(pl.Callback):
     Checkpoints of all cells of a sweep would else meet in one folder below the working folder.
     """
 
-    def __init__(
-        self, recorder: CellRecorder, ours: set[int], validation: Validation, unscored: str = ""
-    ) -> None:
-        self._validation, self._unscored = validation, unscored
+    def __init__(self, recorder: CellRecorder, ours: set[int], cell: CellConfig) -> None:
+        self._validation, self._data_name = cell.validation, cell.dataset.target
         self._root = recorder.folder.callbacks_path.resolve()
         self._recorder = recorder
         self._ours = {*ours, id(self)}
@@ -43,17 +42,27 @@ class OwnFolder(pl.Callback):
         self._recorder.callbacks.watch(self._own)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse what would fail at the end of an epoch: only now all that watches is known."""
-        if trainer.enable_validation:  # by a loader of the module's own, or one that setup() made
-            self._unscored = ""
-            self._recorder.steps.missing.pop("validation", None)
+        """Refuse what would fail at the end of an epoch: only now all that watches is known.
+
+        A module of the user's may log any metric while it trains: it is told alone what is missing.
+        """
+        unscored = ""
+        would = self._validation != "never" and is_overridden("validation_step", pl_module)
+        if would and not can_score(trainer):
+            unscored = (
+                f"{self._data_name} has no validation set; allowed: data with one (.validation, or "
+                "val_dataloader of a LightningDataModule)"
+            )
+        if unscored and self._recorder.brings_optimizer:
+            self._recorder.steps.missing["validation"] = unscored
+            unscored = ""
         schedules = trainer.lr_scheduler_configs
         watched = [("lr_scheduler", one.monitor) for one in schedules if one.reduce_on_plateau]
         if self._validation == "epoch":
             watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in self._own]
         for key, metric in watched:
             try:
-                check_monitor(key, metric, self._validation, self._unscored)
+                check_monitor(key, metric, self._validation, unscored)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
 
@@ -66,6 +75,12 @@ class OwnFolder(pl.Callback):
                 "allowed: a relative path, which lies in the folder of the cell"
             )
         return str(self._root / Path(path).relative_to(Path.cwd()))
+
+
+def can_score(trainer: pl.Trainer) -> bool:
+    """Whether the module validates, and there is data to: its own and what ``setup`` made, too."""
+    has_data: bool = trainer.validate_loop._data_source.is_defined()
+    return has_data and is_overridden("validation_step", trainer.lightning_module)
 
 
 class CellTrainer(pl.Trainer):

@@ -20,16 +20,8 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.records import CellFolder, RankSummary
-from scalewise.train.build import (
-    build_data,
-    build_module,
-    build_strategy,
-    can_score,
-    check_test,
-    data_share,
-    why_unscored,
-)
-from scalewise.train.callbacks import CellTrainer, OwnFolder
+from scalewise.train.build import build_data, build_module, build_strategy, check_test, data_share
+from scalewise.train.callbacks import CellTrainer, OwnFolder, can_score
 from scalewise.train.execution import (
     Execution,
     ExperimentModule,
@@ -75,10 +67,7 @@ def run(
         folder, rank.device, untimed, cell.log_every_n_steps, share, cell.profile
     )
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
-    unscored = why_unscored(cell, module, data)
-    if unscored and recorder.brings_optimizer:  # whose validation_step is its author's own
-        recorder.steps.missing["validation"] = unscored
-    trainer = build_trainer(cell, rank, recorder, module, data, unscored)
+    trainer = build_trainer(cell, rank, recorder, module, data)
     execution.attach(trainer, recorder)
     if cell.ends_by_time:
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
@@ -115,7 +104,7 @@ def run(
             f"dataset: no batch came from {cell.dataset.name}, so nothing was trained; allowed: "
             "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
         )
-    if cell.validation == "end" and can_score(module, data):
+    if cell.validation == "end" and can_score(trainer):
         trainer.limit_val_batches = cell.trainer.get("limit_val_batches", 1.0)
         trainer.validate(
             module, data.get("val_dataloaders"), datamodule=data.get("datamodule"), verbose=False
@@ -212,7 +201,6 @@ def build_trainer(
     recorder: CellRecorder,
     module: pl.LightningModule,
     data: dict[str, Any],
-    unscored: str = "",
 ) -> pl.Trainer:
     """Build a Trainer that does only what the cell's configuration says."""
     own_data = "datamodule" not in data
@@ -228,7 +216,7 @@ def build_trainer(
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
     own = [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
-    keeps_inside = OwnFolder(recorder, {id(one) for one in callbacks}, cell.validation, unscored)
+    keeps_inside = OwnFolder(recorder, {id(one) for one in callbacks}, cell)
     passed = {
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,

@@ -8,9 +8,11 @@ import pytest
 
 from fakes.nvml.scenario import Scenario, build_library
 
+FakeNvml = Callable[[Scenario], Path]
+
 
 @pytest.fixture
-def fake_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], Path]:
+def fake_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """A function that puts a scenario in force for the next ``open_nvml``.
 
     The library is loaded by path first; its soname then answers when ``pynvml`` asks for

@@ -150,11 +150,11 @@ def test_what_is_undecided_says_what_is_wanted_and_never_an_upper_bound(
 
 def test_of_too_few_runs_nothing_is_certain() -> None:
     ratio = RatioEstimate(1.9, (2, 2), Interval(1.5, 2.4), 0.01, paired=True)
-    found = judge(ratio, 2, round_s=30.0)
-    assert (found.verdict, found.more_runs) == ("undecided", 3)
+    found = judge(ratio, 2, by="monitor", round_s=30.0)
+    assert (found.verdict, found.more_runs) == ("undecided", 1)
+    assert "a verdict needs 3; run the script 1 more time on each" in found.reason
     assert "at least 1.5" not in found.reason
-    assert found.more == "about 3 more runs of each, 2 min"
-    assert judge(ratio, 2, cap=20).more == "at least 1 more run of each"
+    assert found.more == "at least 1 more run of each, 30 s"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_data_module_that_divides_its_batch_scales_strongly(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("runs", "said"), [([1.0], "script 4 more times on"), ([1.0, 1.4, 0.7], "script again on")]
+    ("runs", "said"), [([1.0], "script 2 more times on"), ([1.0, 1.4, 0.7], "script again on")]
 )
 def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
     tmp_path: Path, runs: list[float], said: str

@@ -7,6 +7,7 @@ import functools
 import math
 import operator
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import pytest
@@ -20,6 +21,7 @@ from scalewise.config import (
     bind,
     build_cell,
     choose_end,
+    components,
     config_id,
     keep_known_keys,
     keep_own_arguments,
@@ -236,6 +238,16 @@ def test_a_class_of_ones_own_gets_only_what_was_typed_for_it() -> None:
         assert kept["model"] == {"_target_": "mine.Net", "width": 8}
     assert kept["optimizer"] == plain["optimizer"]
     assert build_cell(kept).model == Component("mine.Net", "Net", {"width": 8})
+
+
+def test_the_data_that_nobody_named_are_those_of_the_shipped_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text("defaults: [_self_, {dataset: other}]")
+    monkeypatch.setattr(components, "conf_dir", lambda: tmp_path)
+    plain = {"model": {"_target_": "mine.Net"}, "dataset": {"name": "other"}}
+    with pytest.raises(ConfigError, match="and the default, other, is for models of scalewise"):
+        keep_own_arguments(plain, ["model._target_=mine.Net"])
 
 
 class Typed:

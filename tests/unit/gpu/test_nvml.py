@@ -3,11 +3,10 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from fakes.nvml.fixture import FakeNvml
 from fakes.nvml.scenario import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
@@ -23,10 +22,8 @@ from scalewise.gpu.leases import gpu_slots, visible_devices
 from scalewise.gpu.metrics import GPM_METRICS, throttle_words
 from scalewise.gpu.nvml import GpuLost
 
-Use = Callable[[Scenario], Path]
 
-
-def test_the_core_group_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
+def test_the_core_group_reads_every_value_in_its_unit(fake_nvml: FakeNvml) -> None:
     fake_nvml(Scenario().h200(2))
     with open_nvml() as nvml:
         first, second = nvml.devices()
@@ -46,7 +43,7 @@ def test_the_core_group_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
     assert not nvml.unavailable and not nvml.faults
 
 
-def test_the_slow_group_adds_counters_and_processes(fake_nvml: Use) -> None:
+def test_the_slow_group_adds_counters_and_processes(fake_nvml: FakeNvml) -> None:
     scenario = Scenario().h200(1).add("process 0 4242 5120")
     scenario.value(0, "ecc_uncorrected", 3).value(0, "remapped_rows", 2)
     # What Hopper answers in place of fields 138 and 139.
@@ -62,7 +59,7 @@ def test_the_slow_group_adds_counters_and_processes(fake_nvml: Use) -> None:
     assert [(p.pid, p.memory_mib) for p in sample.processes] == [(4242, 5120)]
 
 
-def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: Use) -> None:
+def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: FakeNvml) -> None:
     fake_nvml(Scenario().h200(1).value(0, SM_ACTIVITY, 96.5))
     with open_nvml() as nvml:
         (gpu,) = nvml.devices()
@@ -77,7 +74,7 @@ def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: Use) -> None:
     assert not nvml.unavailable and not nvml.faults
 
 
-def test_what_is_not_there_is_a_reason_and_an_unexpected_error_a_fault(fake_nvml: Use) -> None:
+def test_what_is_not_there_is_a_reason_and_an_unexpected_error_a_fault(fake_nvml: FakeNvml) -> None:
     scenario = Scenario().h200(2, gpm=False).fault(1, "power_mw", NO_PERMISSION)
     now = time.monotonic() - scenario.origin
     fake_nvml(scenario.fault(0, "temperature", TIMEOUT, until=now + 0.3))
@@ -94,7 +91,7 @@ def test_what_is_not_there_is_a_reason_and_an_unexpected_error_a_fault(fake_nvml
 
 
 @pytest.mark.parametrize("code", [GPU_IS_LOST, DRIVER_NOT_LOADED, VERSION_MISMATCH])
-def test_a_gpu_that_is_gone_raises_gpu_lost(fake_nvml: Use, code: int) -> None:
+def test_a_gpu_that_is_gone_raises_gpu_lost(fake_nvml: FakeNvml, code: int) -> None:
     scenario = Scenario().h200(3)
     later = time.monotonic() - scenario.origin + 0.2
     fake_nvml(scenario.fault(1, "*", code, at=later).fault(2, "*", GPU_IS_LOST))
@@ -108,14 +105,14 @@ def test_a_gpu_that_is_gone_raises_gpu_lost(fake_nvml: Use, code: int) -> None:
         assert nvml.sample(first).power_w == 600
 
 
-def test_a_gpu_in_mig_mode_is_none_of_ours(fake_nvml: Use) -> None:
+def test_a_gpu_in_mig_mode_is_none_of_ours(fake_nvml: FakeNvml) -> None:
     fake_nvml(Scenario().h200(2).mig(1))
     with open_nvml() as nvml:
         assert [d.index for d in nvml.devices()] == [0]
         assert "MIG mode" in nvml.faults["GPU 1"] and "-i 1 -mig 0" in nvml.faults["GPU 1"]
 
 
-def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: Use) -> None:
+def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: FakeNvml) -> None:
     scenario = Scenario()
     for index in range(4):
         scenario.gpu(index, 24_576, "NVIDIA A10G")
@@ -145,7 +142,9 @@ def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: Use) -> None:
         ("GPU-0", []),  # the beginning of more than one
     ],
 )
-def test_cuda_visible_devices(fake_nvml: Use, variable: str | None, expected: list[str]) -> None:
+def test_cuda_visible_devices(
+    fake_nvml: FakeNvml, variable: str | None, expected: list[str]
+) -> None:
     fake_nvml(Scenario().h200(3).mig(2))
     env = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
     with open_nvml() as nvml:

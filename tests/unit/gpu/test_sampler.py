@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
+from fakes.nvml.fixture import FakeNvml
 from fakes.nvml.scenario import GPU_IS_LOST, NO_PERMISSION, VERSION_MISMATCH, Scenario, gpu_uuid
 from scalewise.gpu import DeviceSampler, open_nvml, readers, stats_path
 from scalewise.gpu.export import export_cell, multi_gpu_path
@@ -28,7 +29,6 @@ from scalewise.records import (
     read_device_series,
 )
 
-Use = Callable[[Scenario], Path]
 Pids = Callable[[], dict[int, int]]
 
 
@@ -52,7 +52,7 @@ def _sample(
 
 
 def test_a_series_has_each_group_at_its_pace_and_what_happened(
-    fake_nvml: Use, tmp_path: Path
+    fake_nvml: FakeNvml, tmp_path: Path
 ) -> None:
     scenario = Scenario().h200(4).value(0, "wait.energy_mj", 3500)
     now = time.monotonic() - scenario.origin
@@ -100,7 +100,7 @@ def test_a_series_has_each_group_at_its_pace_and_what_happened(
 
 
 def test_the_earlier_monitors_files_grow_while_a_cell_trains(
-    fake_nvml: Use, tmp_path: Path
+    fake_nvml: FakeNvml, tmp_path: Path
 ) -> None:
     fake_nvml(Scenario().h200(2))
     folder = CellFolder(tmp_path / "cell")
@@ -118,7 +118,7 @@ def test_the_earlier_monitors_files_grow_while_a_cell_trains(
 
 
 def test_slow_groups_are_read_one_gpu_after_another(
-    fake_nvml: Use, monkeypatch: pytest.MonkeyPatch
+    fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together, those of eight real GPUs would take longer than a beat at 10 Hz."""
     monkeypatch.setattr(readers, "SLOW_INTERVAL_S", 0.8)
@@ -140,7 +140,7 @@ def test_slow_groups_are_read_one_gpu_after_another(
 
 @pytest.mark.parametrize("broken", [None, OSError("the driver went away")])
 def test_without_a_driver_the_processes_are_sampled_and_the_reason_recorded(
-    fake_nvml: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: OSError | None
+    fake_nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: OSError | None
 ) -> None:
     fake_nvml(Scenario().h200(1).fault("*", "init", VERSION_MISMATCH))
     reason = "version mismatch (NVML error 18)"
@@ -156,7 +156,7 @@ def test_without_a_driver_the_processes_are_sampled_and_the_reason_recorded(
 
 @pytest.mark.parametrize("where", ["utilization", "power_limit_mw"])
 def test_a_driver_that_hangs_is_told_in_the_record_which_ends(
-    fake_nvml: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    fake_nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr("scalewise.gpu.sampler._STOP_TIMEOUT_S", 0.2)
     fake_nvml(Scenario().h200(1).value(0, f"wait.{where}", 1e6))

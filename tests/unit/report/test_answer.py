@@ -137,19 +137,22 @@ def test_a_setting_that_would_be_refused_is_not_offered(
     assert is_refused(found.measured[0], override) is refused
 
 
-def test_more_runs_are_asked_for_once_for_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [2, 3])
+def test_more_runs_are_asked_for_once_for_all(tmp_path: Path, runs: int) -> None:
+    """As many as the same line says are needed: first the three of a verdict."""
     other = replace(DDP, model="medium")
     found = analysed(
         tmp_path, *repeats(Spec(), NOISY[0]), *repeats(DDP, NOISY[1]),
-        *repeats(replace(other, strategy="single", devices=1), NOISY[0]),
-        *repeats(other, NOISY[1]),
+        *repeats(replace(other, strategy="single", devices=1), NOISY[0][:runs]),
+        *repeats(other, NOISY[1][:runs]),
     )  # fmt: skip
     verdicts = [lines[0].verdict for lines in blocks(found)]
     assert verdicts == ["undecided", "undecided"]
     said = [text for text in answers(found).texts if "sweep.extend=" in text]
     assert len(said) == 1
     most = max(pair.judgement.more_runs or 0 for pair in found.pairs)
-    assert most >= 2 and f"sweep.extend={most} (about {most} more runs of each" in said[0]
+    needed = f"{most} (about {most} more runs" if runs == 3 else "1 (at least 1 more run"
+    assert most >= 2 and f"sweep.extend={needed} of each" in said[0]
 
 
 @pytest.mark.parametrize(

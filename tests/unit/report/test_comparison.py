@@ -107,6 +107,13 @@ def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
     assert "for time A ddp x2 or C ddp x2, open; for cost" in " ".join(said.split())
     # Four runs are enough for a verdict: two of B are what it waits for first.
     assert said.splitlines()[-1] == "Next: scalewise resume two sweep.extend=1"
+    for name, level, last in (
+        ("b", 0.9, "Next: scalewise resume b sweep.extend=7"),  # as a verdict's are counted
+        ("c", 1.0, "More runs hardly decide what is open."),
+    ):
+        sweep(tmp_path / name, level, factors=[0.87, 1.0, 1.15])
+        assert main(["compare", "a", name]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == last
 
 
 def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(

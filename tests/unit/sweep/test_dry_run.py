@@ -91,8 +91,11 @@ def test_hydra_composes_once_for_all_cells_of_the_same_groups(
     assert composed.call_count <= 4
 
 
+Begun = tuple[SweepFolder, list[Cell]]
+
+
 @pytest.fixture
-def begun(tmp_path: Path) -> tuple[SweepFolder, list[Cell]]:
+def begun(tmp_path: Path) -> Begun:
     """Two configurations, three repeats: of the six cells two are done and one has failed."""
     cells = plan([asked("repeats=3", f"seed={s}") for s in (1, 2)], 0)
     folder = plan_sweep(tmp_path / "sweep", [])
@@ -104,9 +107,7 @@ def begun(tmp_path: Path) -> tuple[SweepFolder, list[Cell]]:
     return folder, cells
 
 
-def test_a_preview_tells_what_is_done_and_what_will_run(
-    begun: tuple[SweepFolder, list[Cell]],
-) -> None:
+def test_a_preview_tells_what_is_done_and_what_will_run(begun: Begun) -> None:
     folder, cells = begun
     lines, _ = preview(folder, select(cells, folder, None), Cluster(), packed=False)
     states = [line.split()[1] if "done" in line else "to run" for line in lines[1:7]]
@@ -131,9 +132,7 @@ class Refusing(ThisHost):
         raise HostMismatch("found no GPU")
 
 
-def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(
-    begun: tuple[SweepFolder, list[Cell]],
-) -> None:
+def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(begun: Begun) -> None:
     folder, cells = begun
     left = [cell.planned.cell_id for cell in cells[2:]]
     for asked_for, refused, last in (
@@ -157,17 +156,14 @@ def test_a_preview_shows_what_was_swept_beside_the_name(tmp_path: Path) -> None:
     expected = {"seed=1": "seed=1", "seed=2": "seed=2 batch_size=64"}
     selection = Selection(tuple(cells), frozenset())
     lines, _ = preview(SweepFolder(tmp_path), selection, Cluster(), False, ["a later one"])
-    at = lines[0].index("swept")
-    end = lines[0].index("  cell")
+    at, end = map(lines[0].index, ("swept", "  cell"))
     for cell, line in zip(cells, lines[1:5], strict=True):
         assert line[at:end].rstrip() == expected[cell.planned.overrides[0]]
         assert line[end:].strip() == cell.planned.name
     assert lines[5][end:].strip() == "a later one"
 
 
-def test_rerun_selects_failed_cells_or_those_whose_name_fits(
-    begun: tuple[SweepFolder, list[Cell]],
-) -> None:
+def test_rerun_selects_failed_cells_or_those_whose_name_fits(begun: Begun) -> None:
     folder, cells = begun
     failed = select(cells, folder, "failed")
     assert [c.planned.name for c in failed.cells] == [c.planned.name for c in cells[:3]]
@@ -182,9 +178,7 @@ def test_rerun_selects_failed_cells_or_those_whose_name_fits(
         select(cells, folder, "nonesuch-*")
 
 
-def test_more_repeats_come_on_top_of_those_the_folder_has(
-    begun: tuple[SweepFolder, list[Cell]],
-) -> None:
+def test_more_repeats_come_on_top_of_those_the_folder_has(begun: Begun) -> None:
     folder, cells = begun
     earlier = planned_repeats(folder)
     extended = plan([asked("sweep.extend=2", "seed=1")], 0, earlier)
@@ -195,9 +189,7 @@ def test_more_repeats_come_on_top_of_those_the_folder_has(
     assert len(again) == 3, "repeats that were planned are not forgotten"
 
 
-def test_results_of_other_code_or_devices_are_not_mixed_silently(
-    begun: tuple[SweepFolder, list[Cell]],
-) -> None:
+def test_results_of_other_code_or_devices_are_not_mixed_silently(begun: Begun) -> None:
     folder, cells = begun
     kept = [cell.planned for cell in cells[:2]]
     same = {"commit": "def", "dirty": True}  # names a state, and compares nothing
@@ -245,8 +237,7 @@ def elsewhere(tmp_path: Path) -> SweepFolder:
 
 
 def twice(*overrides: str) -> list[Cell]:
-    given = ("repeats=2", *overrides)
-    return plan([asked(*given)], 0)
+    return plan([asked("repeats=2", *overrides)], 0)
 
 
 def mixed(elsewhere: SweepFolder, *overrides: str) -> list[str]:

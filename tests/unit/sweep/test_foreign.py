@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
+from fakes.nvml.fixture import FakeNvml
 from fakes.nvml.scenario import Scenario
 from scalewise.config import SweepConfig
 from scalewise.gpu import Leases, Occupancy
@@ -102,9 +102,7 @@ def test_who_may_vanish_is_looked_at_ten_times_a_second_and_who_stays_once(
     assert not gpus.leases.foreign_settles
 
 
-def test_only_what_tells_of_others_is_read(
-    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
-) -> None:
+def test_only_what_tells_of_others_is_read(fake_nvml: FakeNvml) -> None:
     """Counters take milliseconds a GPU, and a look is taken between any two cells."""
     fake_nvml(Scenario().h200(1).add("process 0 4711 900"))
     (sample,) = read_gpus().values()

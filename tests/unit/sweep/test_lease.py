@@ -1,11 +1,10 @@
 """Who has which device: widths of any mix, nobody twice, and locks that die with their holder."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
+from fakes.nvml.fixture import FakeNvml
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.requests import asked
 from scalewise.config import HardwareConfig
@@ -60,9 +59,7 @@ def test_a_cpu_device_is_the_same_share_for_one_rank_and_for_many(
         discover(HardwareConfig("cpu", "cpu", cores_per_device=6))
 
 
-def test_a_host_has_its_gpus_and_how_they_are_linked(
-    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
-) -> None:
+def test_a_host_has_its_gpus_and_how_they_are_linked(fake_nvml: FakeNvml) -> None:
     fake_nvml(Scenario().h200(4))
     everything = discover(HardwareConfig("auto"))
     assert [slot.uuid for slot in everything.slots] == [gpu_uuid(i) for i in range(4)]
@@ -141,7 +138,7 @@ def mixed() -> Scenario:
 
 
 def test_each_kind_of_gpu_is_found_by_its_profile_and_what_it_leaves_out_is_told(
-    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
+    fake_nvml: FakeNvml,
 ) -> None:
     fake_nvml(mixed())
     cells, here = [asked(f"hardware={gpu}").cell for gpu in ("h100", "a10g")], ThisHost()
@@ -165,10 +162,7 @@ def test_each_kind_of_gpu_is_found_by_its_profile_and_what_it_leaves_out_is_told
     ],
 )
 def test_what_a_host_does_otherwise_is_told(
-    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
-    typed: str,
-    devices: int,
-    told: list[str],
+    fake_nvml: FakeNvml, typed: str, devices: int, told: list[str]
 ) -> None:
     fake_nvml(mixed())
     cell = asked("tracking=none", *typed.split()).cell
@@ -177,9 +171,7 @@ def test_what_a_host_does_otherwise_is_told(
     assert all(words in line for words, line in zip(told, lines, strict=True))
 
 
-def test_a_host_of_divided_gpus_has_none_and_says_why(
-    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
-) -> None:
+def test_a_host_of_divided_gpus_has_none_and_says_why(fake_nvml: FakeNvml) -> None:
     fake_nvml(Scenario().h200(1).mig(0))
     found = ThisHost().of(asked("tracking=none").cell.hardware)
     assert {slot.kind for slot in found.slots} == {"cpu"}

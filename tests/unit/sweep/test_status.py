@@ -18,7 +18,8 @@ from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
 from scalewise.host import FileLock
-from scalewise.records import HeartbeatWriter, RunningAttempt, SweepFolder
+from scalewise.records import Cause, Ending, HeartbeatWriter, RunningAttempt, SweepFolder
+from scalewise.sweep import status_view, way_to_finish
 from scalewise.sweep.status import CellStatus, StatusReader
 from scalewise.sweep.status_view import estimate_line, render
 
@@ -83,8 +84,7 @@ def test_the_command_prints_a_table_and_json(
     monkeypatch.chdir(sweep.path.parent)
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["status"]) == 0
-    out = capsys.readouterr().out
-    assert "1/4 cells done, 1 failed, 1 running" in out
+    assert "1/4 cells done, 1 failed, 1 running" in capsys.readouterr().out
 
 
 def test_an_archive_is_read_as_its_folder_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,13 +219,26 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     finally:
         lock.release()
     assert held.running
-    assert "finish it: " not in estimate_line(held)
+    assert "scalewise resume " not in estimate_line(held)
     ended = reader.read()
     assert not ended.running
-    assert "finish it: scalewise resume " in estimate_line(ended)
-    of_failed = [cell for cell in ended.cells if cell.state == "failed"]
-    said = estimate_line(replace(ended, cells=tuple(of_failed)))
-    assert said.startswith("ended; 1 without a result\nfinish it: scalewise resume ")
+    said = "not running; 3 to do, failed ones included, would take about 30.0 s\nmend it, then: "
+    assert estimate_line(ended).startswith(f"{said}scalewise resume "), "all but the one done"
+
+
+@pytest.mark.parametrize(
+    ("cause", "raised_at", "first"),
+    [
+        ("exception", "/own/my.py:12", "mend /own/my.py:12, then"),
+        *(("exception", at, "mend it, then") for at in (None, status_view.__file__)),
+        *(("peer", None, "finish it"), ("supervisor_lost", None, "finish it")),
+    ],
+)
+def test_what_comes_back_in_another_try_is_to_be_mended_first(
+    cause: Cause, raised_at: str | None, first: str
+) -> None:
+    endings = [Ending("interrupted"), Ending("failed", cause, raised_at=raised_at)]
+    assert way_to_finish("x", endings) == f"{first}: scalewise resume x"
 
 
 def test_a_sweep_that_may_add_rounds_says_which_it_is_in(

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from scalewise.config import LoaderConfig
 from scalewise.records import CellFolder, read_shard
 from scalewise.train import data
-from scalewise.train.build import can_score, why_unscored
 from scalewise.train.data import (
     DevicePrefetchLoader,
     GlobalBatchSampler,
@@ -252,30 +251,3 @@ def test_data_that_cannot_be_audited_is_trained_on_and_the_reason_kept(
     folder = CellFolder(tmp_path)
     assert said in audited(folder, loader).missing["shard_audit"]
     assert not folder.shard_path(0).exists()
-
-
-class Scoring(pl.LightningModule):
-    def validation_step(self, batch: Any) -> None: ...
-
-
-class Held(pl.LightningDataModule):
-    def val_dataloader(self) -> Any: ...
-
-
-@pytest.mark.parametrize(
-    ("module", "data", "scores"),
-    [
-        (Scoring(), {"val_dataloaders": []}, True),
-        (Scoring(), {"datamodule": Held()}, True),
-        (Scoring(), {"datamodule": pl.LightningDataModule()}, False),
-        (Scoring(), {}, False),
-        (pl.LightningModule(), {"val_dataloaders": []}, False),
-    ],
-)
-def test_only_who_has_a_step_and_data_for_it_is_scored(
-    module: pl.LightningModule, data: dict[str, Any], scores: bool
-) -> None:
-    assert can_score(module, data) is scores
-    cell: Any = SimpleNamespace(validation="end", dataset=SimpleNamespace(target="mine.Data"))
-    steps = isinstance(module, Scoring)
-    assert bool(why_unscored(cell, module, data)) is (steps and not scores)

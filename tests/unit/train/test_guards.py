@@ -21,7 +21,7 @@ from fakes.small_fit import composed_cell, small_trainer
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import experiment
-from scalewise.train.callbacks import OwnFolder, build_schedule
+from scalewise.train.callbacks import OwnFolder, build_schedule, can_score
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
 
 pytestmark = pytest.mark.timeout(60)
@@ -83,38 +83,51 @@ def test_an_epoch_without_a_batch_is_refused(loader: Any, said: str) -> None:
         fit(loader)
 
 
-class Scheduled(BoringModel):
-    """Its schedule waits for a metric of validation, as only it knows."""
+class Scored(BoringModel):
+    """It logs a metric in training that is called as those of validation are."""
 
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return [optimizer], [{"scheduler": schedule, "monitor": "val/loss"}]
+    def training_step(self, batch: Tensor, batch_idx: int) -> Any:
+        self.log("val/acc", 1.0)
+        return super().training_step(batch, batch_idx)
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         self.log("val/loss", self.step(batch))
 
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return [optimizer], [{"scheduler": schedule, "monitor": "val/loss"}][: self.is_validated]
+
 
 @pytest.mark.parametrize(
-    ("validation", "unscored", "batches", "steps"),
-    [("end", "", 2, 0), ("epoch", "", 2, 4), ("epoch", "mine", 0, 0), ("epoch", "mine", 2, 4)],
+    ("validation", "where", "metric", "own", "refused"),
+    [
+        ("end", "setup", "val/loss", True, "lr_scheduler.monitor: found val/loss with validation="),
+        ("epoch", "setup", "val/loss", True, ""),
+        ("epoch", "module", "val/loss", True, ""),
+        ("epoch", "", "val/acc", True, ""),
+        ("epoch", "", "val/acc", False, "EarlyStopping.monitor: found val/acc, but mine has no"),
+    ],
 )
 def test_what_waits_for_no_validation_is_refused_before_the_first_step(
-    tmp_path: Path, validation: Any, unscored: str, batches: int, steps: int
+    tmp_path: Path, validation: Any, where: str, metric: str, own: bool, refused: str
 ) -> None:
-    recorder = Mock(folder=CellFolder(tmp_path))
-    recorder.steps.missing = {"validation": unscored}
-    inside = OwnFolder(recorder, set(), validation, unscored)
-    callbacks = [inside] if batches else [inside, EarlyStopping("val/loss")]
-    trainer = small_trainer(
-        max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0, limit_val_batches=batches
-    )
-    key = "lr_scheduler" if batches else "EarlyStopping"
-    refuses = pytest.raises(ConfigError, match=rf"^{key}\.monitor: found val/loss.*{unscored}")
-    with nullcontext() if steps else refuses:
-        trainer.fit(Scheduled() if batches else BoringModel(), two_batches(), two_batches())
-    assert trainer.global_step == steps
-    assert bool(recorder.steps.missing) == (not batches), "what Lightning has is not missing"
+    """But a module of the user's may log any metric in training."""
+    recorder = Mock(folder=CellFolder(tmp_path), brings_optimizer=own)
+    recorder.steps.missing = {}
+    cell = Mock(validation=validation, dataset=Mock(target="mine"))
+    callbacks = [OwnFolder(recorder, set(), cell), EarlyStopping(metric)]
+    trainer = small_trainer(max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0)
+    module, held = Scored(), pl.LightningDataModule()
+    module.is_validated = bool(where)
+    module.train_dataloader = held.train_dataloader = two_batches
+    module.val_dataloader = two_batches if where == "module" else None
+    held.setup = lambda stage: setattr(held, "val_dataloader", two_batches)
+    with pytest.raises(ConfigError, match=f"^{refused}") if refused else nullcontext():
+        trainer.fit(module, datamodule=held if where == "setup" else None)
+    assert trainer.global_step == (0 if refused else 4)
+    assert can_score(trainer) == bool(where)
+    assert bool(recorder.steps.missing) == (own and not where)
 
 
 @pytest.mark.parametrize(("interval", "length"), [("step", 12), ("epoch", 4)])

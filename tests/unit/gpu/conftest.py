@@ -1,3 +1,0 @@
-from fakes.nvml.fixture import fake_nvml
-
-__all__ = ["fake_nvml"]

@@ -1,5 +1,6 @@
 """Every YAML of models, data sets, optimizers, precisions and hardware builds what it names."""
 
+import inspect
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,10 @@ from scalewise.config import (
     load_profiles,
     profile_of,
 )
-from scalewise.config.components import component_of
+from scalewise.config.components import component_of, load_target
 from scalewise.models import TrainableModel
 from scalewise.operations import Operation
-from scalewise.records import build
+from scalewise.records import build, to_plain
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -92,6 +93,22 @@ def test_dataset_builds_and_its_loader_is_valid(option: str) -> None:
     data = instantiate("dataset", found)
     assert callable(data.describe)
     assert {"train", "validation"} <= {*dir(type(data)), *vars(data)}
+
+
+_APART = {"adamw_amsgrad": {"amsgrad"}, "fineweb_edu": {"path", "corpus"}, "imdb": {"max_tokens"}}
+_APART |= dict.fromkeys(("openwebtext", "tinystories"), _APART["fineweb_edu"])
+"""What tells an option from others of its class; dropout is none unless a model's option says."""
+
+
+@pytest.mark.parametrize(
+    ("group", "option"), [(g, o) for g in ("model", "dataset", "optimizer") for o in options(g)]
+)
+def test_what_is_left_out_in_python_is_what_the_option_says(group: str, option: str) -> None:
+    found = component(group, option)
+    parameters = inspect.signature(load_target(group, found)).parameters
+    defaults = {k: to_plain(p.default) for k, p in parameters.items() if p.default is not p.empty}
+    differ = {k for k, value in found.arguments.items() if defaults.get(k, value) != value}
+    assert differ - {"dropout"} == _APART.get(option, set())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from fakes.nvml.fixture import fake_nvml
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from scalewise.doctor import Plan, worker
+from scalewise.doctor.examination import _environment
 from scalewise.doctor.host_facts import describe_devices, host_facts, pcie_link
 from scalewise.doctor.worker import Examination
 from scalewise.gpu import open_nvml
@@ -55,6 +56,14 @@ def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     assert [g.precision for g in found.gemm] == ["fp32"] and found.launch and found.copies
     assert "they need two devices" in found.missing["collectives and pairs"]
     assert found.stage == "done" and found.seconds.keys() >= {"launches", "copies"}
+
+
+def test_a_rank_finds_its_devices_its_threads_and_this_very_package() -> None:
+    slots = [DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i, (0, 1, 2)) for i in range(2)]
+    found = _environment(slots, 1, 4000)
+    assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_PORT"]) == ("1", "2", "4000")
+    assert (found["CUDA_VISIBLE_DEVICES"], found["OMP_NUM_THREADS"]) == ("GPU-0,GPU-1", "3")
+    assert (Path(found["PYTHONPATH"].split(":")[0]) / "scalewise" / "doctor").is_dir()
 
 
 # Facts of a host, from the kernel's files as it writes them and from the fake driver.

@@ -9,13 +9,11 @@ from statistics import geometric_mean
 
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import build_study, of_datasets
-from scalewise.report.study import memory_comparison
 from scalewise.report.study_tables import p_words
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
@@ -54,13 +52,6 @@ def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
     } <= names  # fmt: skip
     assert "ag_news_accuracy.png" not in names
     assert all(path.stat().st_size > 100 for path in written)
-
-
-def test_memory_of_several_devices_is_told_of_each(analysis: Analysis) -> None:
-    figure = memory_comparison(analysis.configurations)
-    assert figure is not None
-    said = [text.get_text().partition("(")[2][:4] for text in figure.findobj(Text)]
-    assert {words for words in said if words} >= {"1 de", "2 x "}
 
 
 def test_tables_have_the_figures_of_the_analysis(analysis: Analysis, texts: dict[str, str]) -> None:

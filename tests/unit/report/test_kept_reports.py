@@ -1,0 +1,74 @@
+"""What is written and drawn of kept sweeps, line by line, to four digits."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fakes.kept_sweep import analysis_of, kept
+from scalewise.report import build_study, builder
+from scalewise.report.page import page_data
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "reports"
+SWEEPS = (
+    "cpu2_matrix", "h100x2_thresholds", "h100x4_slow_rank", "h200x2_mlp_study", "h200x2_planted",
+    "h200x2_strategies", "rehearsal/gpt2_x4_nvlink", "scripts_cpu2",
+)  # fmt: skip
+
+
+def rounded(text: str) -> str:
+    text = re.sub(r"\d{4}(-\d\d){2}T[\d:]+", "when", text)  # in the reader's own time zone
+    return re.sub(r"-?\b\d+\.\d+(e[+-]?\d+)?", lambda number: f"{float(number[0]):.4g}", text)
+
+
+def thinned(every: Sequence[Any], most: int) -> list[Any]:
+    return [every[i] for i in dict.fromkeys(np.linspace(0, len(every) - 1, most).astype(int))]
+
+
+def drawn(axes: Axes) -> Iterator[object]:
+    """Words, limits, and each line, bar and text in units of the data."""
+    yield axes.get_title("left"), axes.get_title(), axes.get_xlabel(), axes.get_ylabel()
+    yield np.array([axes.get_xlim(), axes.get_ylim()]).tolist(), axes.get_xscale()
+    for line in axes.get_lines():
+        yield str(line.get_label()).partition("_child")[0], line.get_linestyle(), line.get_marker()
+        yield from (thinned(np.asarray(ends, float).tolist(), 20) for ends in line.get_data())
+    for patch in axes.patches:
+        extent = patch.get_path().get_extents(patch.get_patch_transform()).bounds
+        yield patch.get_label(), np.array([*patch.get_facecolor(), *extent]).tolist()
+    for text in axes.texts:
+        yield [float(at) for at in text.get_position()], text.get_text()
+
+
+def told(name: str, folder: Path, figures: dict[str, Figure]) -> Iterator[object]:
+    analysis = analysis_of(kept(name))
+    builder.build(analysis, folder)
+    build_study(analysis, folder)
+    for path in sorted(folder.rglob("*.*")):
+        if path.suffix in (".csv", ".md", ".tex", ".txt"):
+            lines = path.read_text().splitlines()
+            most = 60 if path.suffix == ".csv" else 3000
+            yield from (f"# {path.name}: {len(lines)} lines", *thinned(lines, most))
+    for picture, figure in sorted(figures.items()):
+        yield f"# {picture}", figure.get_size_inches().tolist()
+        yield from (one for axes in figure.axes for one in drawn(axes))
+    yield from ("# page", *thinned(json.dumps(page_data(analysis), indent=1).splitlines(), 500))
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_reports_and_studies_of_kept_sweeps_stay(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: dict[str, Figure]
+) -> None:
+    monkeypatch.chdir(kept(name).parent)  # from where its name is all there is of its path
+    made = rounded("\n".join(map(str, told(name, tmp_path, figures))))
+    path = GOLDEN / f"{name}.txt"
+    if "UPDATE_DOCS" in os.environ:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(made)
+    assert made.splitlines() == path.read_text().splitlines(), "UPDATE_DOCS=1 writes it anew"

@@ -1,4 +1,4 @@
-"""What is written and drawn of kept sweeps, line by line, to four digits."""
+"""What is written and drawn of kept sweeps, line by line; of long fractions four digits."""
 
 import json
 import os
@@ -12,7 +12,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fakes.kept_sweep import analysis_of, kept
+from fakes.kept_sweep import RESULTS, analysis_of, kept
+from scalewise.cli import main
 from scalewise.report import build_study, builder
 from scalewise.report.page import page_data
 
@@ -23,9 +24,30 @@ SWEEPS = (
 )  # fmt: skip
 
 
+COMMANDS = (
+    "status cpu2_matrix.zip",
+    "advise h100x2_thresholds.zip --samples 1e9",
+    "advise rehearsal/gpt2_x4_nvlink.zip --samples 1e9 --price usd_per_hour=2",
+    "score rehearsal/gpt2_x4_nvlink.zip rehearsal/medium_x4_nvlink.zip",
+    "compare h200x2_anatomy/nvlink.zip h200x2_anatomy/p2p_off.zip",
+    "compare h200x2_gpt2.zip h200x2_gpt2_nop2p.zip --factor link",
+    "compare rehearsal/gpt2_medium_nvlink.zip rehearsal/gpt2_large_nvlink.zip",
+    "compare cpu2_matrix.zip scripts_cpu2.zip h200_threads/before_x4.zip",
+)
+
+
+def hold(name: str, said: str) -> None:
+    """It is what was said before, or what is said from now on."""
+    path, made = GOLDEN / f"{name}.txt", rounded(said)
+    if "UPDATE_DOCS" in os.environ:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(made)
+    assert made.splitlines() == path.read_text().splitlines(), "UPDATE_DOCS=1 writes it anew"
+
+
 def rounded(text: str) -> str:
     text = re.sub(r"\d{4}(-\d\d){2}T[\d:]+", "when", text)  # in the reader's own time zone
-    return re.sub(r"-?\b\d+\.\d+(e[+-]?\d+)?", lambda number: f"{float(number[0]):.4g}", text)
+    return re.sub(r"-?\b\d+\.\d{5,}(e[+-]?\d+)?", lambda number: f"{float(number[0]):.4g}", text)
 
 
 def thinned(every: Sequence[Any], most: int) -> list[Any]:
@@ -66,9 +88,14 @@ def test_reports_and_studies_of_kept_sweeps_stay(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: dict[str, Figure]
 ) -> None:
     monkeypatch.chdir(kept(name).parent)  # from where its name is all there is of its path
-    made = rounded("\n".join(map(str, told(name, tmp_path, figures))))
-    path = GOLDEN / f"{name}.txt"
-    if "UPDATE_DOCS" in os.environ:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(made)
-    assert made.splitlines() == path.read_text().splitlines(), "UPDATE_DOCS=1 writes it anew"
+    hold(name, "\n".join(map(str, told(name, tmp_path, figures))))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_commands_say_of_kept_sweeps_stays(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(RESULTS)
+    monkeypatch.setenv("COLUMNS", "110")
+    main(command.split())
+    hold(re.sub(r"\W+", "_", command), "".join(capsys.readouterr()))

@@ -25,7 +25,7 @@ from scalewise.records import (
     RunningAttempt,
     read_device_series,
 )
-from scalewise.supervisor import Nodes, Settings, announce, meet, ranks
+from scalewise.supervisor import Nodes, NodesApart, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.failures import mendable, name_memory_kill
 from scalewise.supervisor.job import Wakeup
@@ -179,6 +179,8 @@ def test_of_several_hosts_the_first_failure_is_blamed(
 ) -> None:
     folder = CellFolder(tmp_path)
     first = announce(folder, "12.0", 2, "node0", 4000)
+    with pytest.raises(NodesApart):
+        meet(folder, "11.0", 1, 2, go_on=lambda: False)
     second = meet(folder, "12.0", 1, 2)
     assert second == Nodes(1, 2, "node0", 4000)
     assert conclude(folder, second, other) == other

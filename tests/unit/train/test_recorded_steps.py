@@ -100,7 +100,9 @@ class Fit:
         collate: Any = torch.tensor,
         **limits: Any,
     ) -> None:
-        recorder = CellRecorder(CellFolder(folder), DeviceInfo("cpu", "cpu"), 0, every_n_steps)
+        recorder = CellRecorder(
+            CellFolder(folder), DeviceInfo("cpu", "cpu"), log_every_n_steps=every_n_steps
+        )
         trainer = small_trainer(
             default_root_dir=folder, callbacks=[recorder],
             accumulate_grad_batches=accumulate, num_sanity_val_steps=0,

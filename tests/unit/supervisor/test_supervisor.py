@@ -195,6 +195,7 @@ def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: 
     ranks.start()
     assert [(one.rank, one.pid) for one in ranks.processes] == [(2, 71), (3, 72)]
     started = [call.args[0] for call in starter.call_args_list]
+    assert all(None not in start.environment.values() for start in started)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
     assert [[start.environment[name] for name in names] for start in started] == [
         ["2", "0", "4", "4000"], ["3", "1", "4", "4000"],

@@ -44,43 +44,14 @@ def composed(*overrides: str) -> dict[str, Any]:
     return composer().plain(overrides, 0)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "code"),
-    [
-        ("batch_size=abc", "int_type"),
-        ("batch_size=1.5", "int_type"),
-        ("batch_size=0", "greater_than"),
-        ("max_repeats=2", "greater_than_equal"),
-        ("precision_percent=101", "less_than_equal"),
-        ("precision_percent=0", "greater_than"),
-        ("repeats=often", "int_type"),
-        ("seed=4294967296", "less_than_equal"),
-        (f"max_steps={10**13}", "less_than_equal"),
-        ("gradient_clip_norm=.nan", "finite_number"),
-        ("deterministic=7", "bool_type"),
-        ("scaling=storng", "literal_error"),
-        ("dataset.loader.num_workers=-1", "greater_than_equal"),
-        (f"sweep.hang_timeout_s={'9' * 400}", "float_type"),
-        ("sweep.collective_timeout_s=1e300", "less_than_equal"),
-        ("sweep.grace_s=9", "less_than_equal"),
-        ("sweep.rety=1", "value_error"),
-        (f"model.name={'x' * 3000}", "string_too_long"),
-        ("tracking.project=a/b", "string_pattern_mismatch"),
-        ("strategy=ddp strategy.powersgd_start_step=1", "greater_than_equal"),
-        ("strategy=heterogeneous strategy.shares=[.inf]", "finite_number"),
-        ("dataset.loader.prefetch_factor=0", "greater_than"),
-        ("dataset.loader.workers=2", "value_error"),
-        ("hardware.gpus=[]", "literal_error"),
-        ("hardware=seed000 hardware.nccl.NCCL_NTHREADS=16", "value_error"),
-        ("hardware.memory_cap_gib=0.0", "greater_than"),
-        ("hardware.cores_per_device=0", "greater_than"),
-        ("hardware=h200 hardware.price.usd_per_hour=-1.0", "greater_than_equal"),
-        ("tracking.trackers=[trackio,mlflow]", "literal_error"),
-        ("tracking.trackers=[wandb,wandb]", "value_error"),
-        ("tracking.wandb_mode='on'", "literal_error"),
-        ("tracking.wandbmode=offline", "value_error"),
-    ],
-)
+REFUSED = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())
+LONG = {
+    f"sweep.hang_timeout_s={'9' * 400}": "float_type",
+    f"model.name={'x' * 3000}": "string_too_long",
+}
+
+
+@pytest.mark.parametrize(("overrides", "code"), [*REFUSED["code"].items(), *LONG.items()])
 def test_each_value_has_its_range(overrides: str, code: str) -> None:
     *groups, given = overrides.split()
     key, _, value = given.partition("=")
@@ -95,10 +66,7 @@ def test_each_value_has_its_range(overrides: str, code: str) -> None:
     assert (found, caught.value.__cause__.code) == (key, code)
 
 
-REFUSED: dict[str, str] = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())
-
-
-@pytest.mark.parametrize(("overrides", "message"), REFUSED.items())
+@pytest.mark.parametrize(("overrides", "message"), REFUSED["said"].items())
 def test_wrong_values_are_refused_in_one_line(overrides: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
         asked(*overrides.split())

@@ -1,7 +1,6 @@
 """What is written and drawn of kept sweeps, line by line; of long fractions four digits."""
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,12 +11,12 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fakes.golden import hold
 from fakes.kept_sweep import RESULTS, analysis_of, kept
 from scalewise.cli import main
 from scalewise.report import build_study, builder
 from scalewise.report.page import page_data
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "reports"
 SWEEPS = (
     "cpu2_matrix", "h100x2_thresholds", "h100x4_slow_rank", "h200x2_mlp_study", "h200x2_planted",
     "h200x2_strategies", "rehearsal/gpt2_x4_nvlink", "scripts_cpu2",
@@ -32,22 +31,8 @@ COMMANDS = (
     "compare h200x2_anatomy/nvlink.zip h200x2_anatomy/p2p_off.zip",
     "compare h200x2_gpt2.zip h200x2_gpt2_nop2p.zip --factor link",
     "compare rehearsal/gpt2_medium_nvlink.zip rehearsal/gpt2_large_nvlink.zip",
-    "compare cpu2_matrix.zip scripts_cpu2.zip h200_threads/before_x4.zip",
+    "compare cpu2_matrix.zip h200x2_small.zip",
 )
-
-
-def hold(name: str, said: str) -> None:
-    """It is what was said before, or what is said from now on."""
-    path, made = GOLDEN / f"{name}.txt", rounded(said)
-    if "UPDATE_DOCS" in os.environ:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(made)
-    assert made.splitlines() == path.read_text().splitlines(), "UPDATE_DOCS=1 writes it anew"
-
-
-def rounded(text: str) -> str:
-    text = re.sub(r"\d{4}(-\d\d){2}T[\d:]+", "when", text)  # in the reader's own time zone
-    return re.sub(r"-?\b\d+\.\d{5,}(e[+-]?\d+)?", lambda number: f"{float(number[0]):.4g}", text)
 
 
 def thinned(every: Sequence[Any], most: int) -> list[Any]:

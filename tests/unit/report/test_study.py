@@ -98,21 +98,6 @@ def test_each_epoch_is_drawn_but_the_first_and_the_unfinished(
     assert float(summary(texts)[config.label]["epoch_time_s"]) == pytest.approx(mean)
 
 
-def test_the_summary_has_the_ratio_and_the_serial_fraction(
-    analysis: Analysis, texts: dict[str, str]
-) -> None:
-    pair = next(p for p in analysis.pairs if p.multi.name("model") == "gpt2_tiny")
-    row, alone = (summary(texts)[side.label] for side in (pair.multi, pair.single))
-    # Karp and Flatt on two devices: 2/S - 1.
-    assert float(row["amdahl_serial_fraction"]) == pytest.approx(2 / pair.speedup.value - 1)
-    cost = analysis.communication[pair.multi.config_id]
-    assert float(row["compute_to_communication_ratio"]) == cost.compute_to_communication
-    assert alone["amdahl_serial_fraction"] == ""
-    scored = [run.cell.result.ranks[0].metrics["val_accuracy"] for run in pair.multi.runs
-              if run.cell.result]  # fmt: skip
-    assert float(row["val_accuracy_reached"]) == pytest.approx(sum(scored) / len(scored))
-
-
 def test_one_data_set_alone(analysis: Analysis, tmp_path: Path) -> None:
     build_study(of_datasets(analysis, ["stdlib"]), tmp_path)
     with (tmp_path / "study" / "comprehensive_summary.csv").open() as file:

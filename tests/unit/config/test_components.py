@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,25 +49,7 @@ def component(key: str, option: str) -> Component:
     return component_of(key, {k: v for k, v in group.items() if k != "loader"})
 
 
-PARAMETERS = {
-    "medium": 54_403,
-    "large": 2_021_379,
-    "gpt2": 124_475_904,
-    "gpt2_tiny": 254_592,
-    "gpt2_medium": 354_871_296,
-    "gpt2_large": 774_090_240,
-    "gpt2_xl": 1_557_686_400,
-    "text_small": 673_732,
-    "text_base": 2_825_476,
-    "text_optimized": 8_280_068,
-    "text_imdb": 2_825_218,
-    "mlp_258k": 260_123,
-    "mlp_6_9m": 6_903_923,
-    "sized": 1_000_251,
-    "lstm": 342_243,
-    "gru": 256_803,
-    "series_transformer": 1_789_827,
-}
+PARAMETERS = tomllib.loads(Path(__file__).with_name("parameters.toml").read_text())
 OPERATIONS = {"fusion", "voxel"}
 NEEDS_A_PATH = {"text_file", "tokens"}
 

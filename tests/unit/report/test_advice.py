@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, 
 from scalewise.analysis import analyse, load_sweep, step_parts
 from scalewise.cli import main
 from scalewise.config import ConfigError, conf_dir
-from scalewise.report import advice, advise
+from scalewise.report import advise
 from scalewise.report.answer import answers
 from scalewise.report.console import rows_of
 from scalewise.report.sections import Lines, Section, Table
@@ -104,12 +103,6 @@ def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
     assert (one["hours"], one["usd"]) == (pytest.approx(708.5, abs=0.1), pytest.approx(3832, abs=1))
     assert (two["hours"], two["usd"]) == (pytest.approx(391.9, abs=0.1), pytest.approx(4238, abs=1))
     assert two["memory"] == "15.4 of 140"
-    device = SimpleNamespace(memory_total_mib=80 * 1024.0)
-    config: Any = SimpleNamespace(
-        estimate=lambda _: SimpleNamespace(value=100 * 1024.0),
-        rank_summaries=[SimpleNamespace(device=device)],
-    )
-    assert advice._memory(config) == "100 of 80"
     (section,) = advised_kept("rehearsal/sized_x4_nvlink")
     played, alone = option(section, "ddp x2, rehearsed over doctor"), option(section, "single x1")
     assert (played["basis"], played["verdict"]) == ("rehearsed", "likely pays")

@@ -63,7 +63,7 @@ def told(name: str, folder: Path, figures: dict[str, Figure]) -> Iterator[object
             most = 60 if path.suffix == ".csv" else 3000
             yield from (f"# {path.name}: {len(lines)} lines", *thinned(lines, most))
     for picture, figure in sorted(figures.items()):
-        yield f"# {picture}", figure.get_size_inches().tolist()
+        yield f"# {picture}", figure.get_size_inches().tolist(), figure.get_suptitle()
         yield from (one for axes in figure.axes for one in drawn(axes))
     yield from ("# page", *thinned(json.dumps(page_data(analysis), indent=1).splitlines(), 500))
 

@@ -22,7 +22,6 @@ from torch.futures import Future
 
 from scalewise.config import ConfigError, Link
 from scalewise.records import Collective, bus_factor
-from scalewise.train.recording import on_stream
 from scalewise.train.torch_internals import let_find, work_of_future
 
 BACKEND = "rehearsal"
@@ -134,28 +133,37 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 class _GpuClock:
-    """Work that ends when a kernel on a stream of its own has lasted so long."""
+    """Work that ends when a kernel on a stream of its own has lasted so long.
+
+    Its calls are few and cheap on purpose. A step has up to hundreds of buckets, and NCCL starts
+    each from C++: what Python needs longer makes ranks late that in truth are not.
+    """
 
     def __init__(self, device: torch.device, link: Link) -> None:
         from scalewise.train import rehearsal_kernel  # Triton, which a CPU's torch has not
 
         self._device = device
         self._stream = torch.cuda.Stream(device, priority=-1)
+        self._ready = torch.cuda.Event()
         self._last = rehearsal_kernel.Occupation(device, link.blocks, link.through_host).last
         self._token = torch.zeros(1, device=device)
 
     def work(self, result: Any, ms: float, moved_bytes: float, copy: _Copy) -> Any:
         current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        future: Any = Future(devices=[self._device])
-        with on_stream(self._stream):
+        self._ready.record(current)
+        self._ready.wait(self._stream)
+        torch.cuda.set_stream(self._stream)
+        try:
             self._last(ms, moved_bytes)
             if copy is not None:
-                with on_stream(current):  # while the kernel lasts: a link's time has writing in it
+                with torch.cuda.stream(current):  # meanwhile: a link's time has writing in it
                     copy()
                 self._stream.wait_stream(current)
                 result = self._token  # whoever waits for a result keeps its memory, NCCL does not
+            future: Any = Future(devices=[self._device])
             future.set_result(result)  # whoever waits for it waits for this stream
+        finally:
+            torch.cuda.set_stream(current)
         return work_of_future(future)
 
 

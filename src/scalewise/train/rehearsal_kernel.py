@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -30,12 +31,20 @@ class Occupation:
         self._source, self._target = (
             torch.zeros(_ELEMENTS, device=where, pin_memory=through_host) for _ in range(2)
         )
-        self.through_host = through_host
         self._blocks = _CLUSTER if through_host else blocks
         in_clusters = through_host and torch.cuda.get_device_capability(device) >= (9, 0)
-        self._ctas = _CLUSTER if in_clusters else 1
+        ctas = _CLUSTER if in_clusters else 1
+        fixed = (0 if through_host else _FILL_NS, ".cv" if through_host else "", _TILE * ctas)
+        grid = (self._blocks // ctas, 1, 1)
+        # Compiled before anything is timed, and launched without Triton's lookup of what it has
+        # compiled: a step has up to hundreds of buckets, which NCCL launches from C++.
+        kernel: Any = _occupy[grid](
+            self._source, self._target, _ELEMENTS, 1, 1.0, *fixed, num_warps=_WARPS, num_ctas=ctas
+        )
+        self._launch = lambda tiles, pace_ns: kernel[grid](
+            self._source, self._target, _ELEMENTS, tiles, pace_ns, *fixed
+        )
         self._tiles_per_ms = math.inf
-        self.last(0.001, 0)  # compiled before anything is timed
         if through_host:
             self._tiles_per_ms = self._most_tiles_per_ms()
 
@@ -57,11 +66,7 @@ class Occupation:
         """
         tiles = round(min(moved_bytes / (4 * _TILE * self._blocks), self._tiles_per_ms * ms))
         tiles = max(1, tiles)
-        _occupy[(self._blocks // self._ctas,)](
-            self._source, self._target, _ELEMENTS, tiles, ms * 1e6 / tiles,
-            FILL_NS=0 if self.through_host else _FILL_NS, CACHE=".cv" if self.through_host else "",
-            TILE=_TILE * self._ctas, num_warps=_WARPS, num_ctas=self._ctas,
-        )  # fmt: skip
+        self._launch(tiles, ms * 1e6 / tiles)
 
 
 @triton.jit

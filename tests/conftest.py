@@ -1,8 +1,18 @@
 """What holds for every test."""
 
+import gc
 import signal
 
 import pytest
+
+gc.disable()  # imports alone would have it look through all of torch again and again
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection of garbage needs to look through it once more."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,7 +1,7 @@
 """Requests as a command with these overrides makes them."""
 
-import copy
 import functools
+import pickle
 from collections.abc import Sequence
 
 from hydra._internal.callbacks import Callbacks
@@ -25,9 +25,10 @@ def composer(*experiments: str) -> Composer:
     OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
     state = Singleton.get_state()
     loader = ConfigLoaderImpl(create_config_search_path(str(conf_dir())))
-    parsed = functools.cache(loader.repository.load_config)
+    load = loader.repository.load_config
+    parsed = functools.cache(lambda path: pickle.dumps(load(path)))
     # Hydra merges without copying: what it was given is no longer what the file says.
-    loader.repository.load_config = lambda config_path: copy.deepcopy(parsed(config_path))
+    loader.repository.load_config = lambda config_path: pickle.loads(parsed(config_path))
     master = loader.load_configuration("config", list(experiments), RunMode.MULTIRUN)
     Singleton.set_state(state)
     return Composer(master, HydraContext(loader, Callbacks()))

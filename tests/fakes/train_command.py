@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INHERITED_PATH = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 """On a rented host the packages may lie in a folder of their own."""
 LEAN = ("max_steps=12", "warmup_steps=2", "tracking=none", "monitor.devices=false")
-SMALL = (*LEAN, "dataset.samples=400", "batch_size=16")
-"""For models on the shipped tabular data."""
+SMALL = (*LEAN, "batch_size=16")
+"""For models on the shipped tabular data, whose size the sweep would import torch to look at."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,8 @@ def end(train: Train) -> dict[int, str]:
 
 
 def copy_own_code(folder: Path) -> Path:
-    """A user's folder, elsewhere, with his code as the module ``mine``."""
+    """A user's folder, elsewhere, with his code as the modules ``mine`` and ``lit``."""
     folder.mkdir()
     shutil.copy(ROOT / "tests" / "fakes" / "own_code.py", folder / "mine.py")
+    shutil.copy(ROOT / "tests" / "fakes" / "own_lightning.py", folder / "lit.py")
     return folder

@@ -10,12 +10,11 @@ from fakes.train_command import Train, copy_own_code, end, make_train
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
-    """A runner in a user's folder with the module ``mine``; what it leaves running fails it."""
+    """A runner in a user's folder with his code; what it leaves running fails it."""
     root = tmp_path_factory.mktemp("gpu")
     runner = make_train(root)
     runner.cwd = copy_own_code(root / "elsewhere")
     runner.always = hardware()
     runner.patience_s = 300
     yield runner
-    left = end(runner)
-    assert left == {}
+    assert end(runner) == {}

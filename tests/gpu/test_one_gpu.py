@@ -59,7 +59,7 @@ def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
     """A cell of slow steps on the last GPU."""
     before = train.sweeps()
     process = train.start(
-        "model._target_=mine.Witness", "dataset=tabular", f"+model.step_ms={STEP_MS}",
+        "model._target_=lit.Witness", "dataset=tabular", f"+model.step_ms={STEP_MS}",
         f"max_steps={STEPS}", "warmup_steps=2", "tracking=none", "validation=never",
         "monitor.interval_s=0.5", **mask(-1),
     )  # fmt: skip
@@ -91,8 +91,8 @@ def test_a_delay_of_the_gpu_appears_in_its_phase(train: Train) -> None:
     """On its timeline, within 10 %."""
     delays = [f"+model.{phase}_ms={ms}" for phase, ms in DELAYS_MS.items()]
     run = train(
-        "strategy=single", "model._target_=mine.SpinModule", *delays,
-        "dataset._target_=mine.SpinData", "dataset.loader.num_workers=0", "batch_size=16",
+        "strategy=single", "model._target_=lit.SpinModule", *delays,
+        "dataset._target_=lit.SpinData", "dataset.loader.num_workers=0", "batch_size=16",
         "max_steps=120", "warmup_steps=20", "validation=never", "tracking=none",
         "monitor.devices=false", **mask(-1),
     )  # fmt: skip

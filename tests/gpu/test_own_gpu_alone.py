@@ -22,7 +22,7 @@ SETTLED_S = 1.0
 def trained(train: Train, strategy: str) -> CellRecords:
     """A cell of steady steps whose loss is read at every one."""
     run = train(
-        f"strategy={strategy}", "model._target_=mine.Witness", f"+model.step_ms={STEP_MS}",
+        f"strategy={strategy}", "model._target_=lit.Witness", f"+model.step_ms={STEP_MS}",
         f"max_steps={STEPS}", "warmup_steps=2", "log_every_n_steps=1", "tracking=none",
         "dataset=tabular", "validation=never", "monitor.interval_s=0.5",
     )  # fmt: skip

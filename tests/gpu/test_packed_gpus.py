@@ -24,7 +24,7 @@ def sweep(train: Train) -> Finished:
     """Four cells: two of one GPU, two of both."""
     run = train(
         "-m", "strategy=single,ddp", VARIED, "hydra.launcher.policy=packed", "tracking=none",
-        "model._target_=mine.Witness", "dataset=tabular", f"max_steps={STEPS}",
+        "model._target_=lit.Witness", "dataset=tabular", f"max_steps={STEPS}",
         "log_every_n_steps=1", "validation=never",
     )  # fmt: skip
     assert run.status == 0, run.err

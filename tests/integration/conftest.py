@@ -24,8 +24,7 @@ def train(tmp_path: Path) -> Iterator[Train]:
     """A runner; whatever a test leaves running fails it."""
     runner = make_train(tmp_path)
     yield runner
-    left = end(runner)
-    assert left == {}
+    assert end(runner) == {}
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +32,7 @@ def shared_train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
     """A runner whose sweeps several tests look at."""
     runner = make_train(tmp_path_factory.mktemp("shared"))
     yield runner
-    left = end(runner)
-    assert left == {}
+    assert end(runner) == {}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import zipfile
 from pathlib import Path
 
-from fakes.train_command import LEAN, SMALL, Train, copy_own_code, wait_for
+from fakes.train_command import LEAN, SMALL, Train, wait_for
 from scalewise.cli import main
 from scalewise.records import REDACTED
 
@@ -28,34 +28,33 @@ def holding(folder: Path, *secrets: str) -> list[Path]:
     return [path for path in files if any(s.encode() in path.read_bytes() for s in secrets)]
 
 
-def test_a_secret_reaches_the_rank_and_no_file(train: Train, tmp_path: Path) -> None:
-    mine = copy_own_code(tmp_path / "elsewhere")
-    (mine / "guarded.py").write_text(GUARDED)
+def test_a_secret_reaches_the_rank_and_no_file(train: Train, own_code: Path) -> None:
+    (own_code / "guarded.py").write_text(GUARDED)
     typed = (f"+model.api_key={TYPED}", f"+model.auth={{user: me, password: {NESTED}}}")
     run = train(
         *LEAN, "strategy=single", "model._target_=guarded.Guarded", "dataset._target_=mine.Data",
-        "+model.hub_token=${oc.env:HUB}", *typed, cwd=mine, HUB=IN_ENVIRONMENT,
+        "+model.hub_token=${oc.env:HUB}", *typed, cwd=own_code, HUB=IN_ENVIRONMENT,
     )  # fmt: skip
     assert f"PermissionError: {REDACTED} does not open this door" in run.err
     folder = run.sweep.path
     assert not holding(folder, TYPED, IN_ENVIRONMENT, NESTED)
 
-    (mine / "open").touch()
+    (own_code / "open").touch()
     train.script = (train.script[0], "-m", "scalewise")
-    asked = train("resume", str(folder), cwd=mine, HUB=IN_ENVIRONMENT)
+    asked = train("resume", str(folder), cwd=own_code, HUB=IN_ENVIRONMENT)
     assert asked.status == 2
     assert "model.api_key, model.auth: found no value, as no record holds secrets" in asked.err
-    done = train("resume", str(folder), *typed, cwd=mine, HUB=IN_ENVIRONMENT)
+    done = train("resume", str(folder), *typed, cwd=own_code, HUB=IN_ENVIRONMENT)
     assert done.status == 0, done.err
     assert TYPED not in done.err + done.out
     assert not holding(folder, TYPED, IN_ENVIRONMENT, NESTED)
     assert run.only_cell().load_config()["model"]["auth"] == {"user": "me", "password": REDACTED}
 
-    bundle = mine / "sweep.zip"
+    bundle = own_code / "sweep.zip"
     assert main(["bundle", str(folder), "--out", str(bundle)]) == 0
     with zipfile.ZipFile(bundle) as archive:
-        archive.extractall(tmp_path / "unpacked")
-    assert not holding(tmp_path / "unpacked", TYPED, IN_ENVIRONMENT, NESTED)
+        archive.extractall(own_code / "unpacked")
+    assert not holding(own_code / "unpacked", TYPED, IN_ENVIRONMENT, NESTED)
 
 
 def test_a_folder_that_is_deleted_under_a_sweep_is_named(train: Train) -> None:

@@ -22,10 +22,7 @@ MISLEADING = (
     "+dataset.case=sound,diverges,frozen,time_major,apart,by_hand"
 )
 # A fault that no neighbour of this host hides; those of times are ``make self-test``'s.
-PLANTED = (
-    "dataset.samples=1024 batch_size=64 +fault._target_=faults.plant.PlantedFault "
-    "+fault.kind=no_sampler"
-)
+PLANTED = "batch_size=64 +fault._target_=faults.plant.PlantedFault +fault.kind=no_sampler"
 
 
 @pytest.fixture(scope="module")

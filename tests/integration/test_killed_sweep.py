@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 GRACE_S = 3
 ENDLESS = (
-    *("tracking=none", "monitor.devices=false", "dataset.samples=400", "batch_size=16"),
+    *("tracking=none", "monitor.devices=false", "batch_size=16"),
     *("max_epochs=null", "max_steps=1000000", "warmup_steps=2", f"sweep.grace_s={GRACE_S}"),
     *("strategy=ddp", "strategy.devices=2", "hardware=cpu", "hardware.cores_per_device=1"),
 )

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_devices_that_are_not_there_are_rehearsed_and_said_to_be(train: Train) -> None:
     done = train(
         "-m", *LEAN, "devices=1,4", "strategy=ddp,fsdp", "rehearse=custom", *LINK, "repeats=1",
-        "dataset.samples=2000", "validation=never", "log_every_n_steps=4",
+        "validation=never", "log_every_n_steps=4",
     )  # fmt: skip
     assert done.status == 0, done.err
     assert "rehearse: one rank of N on this host, the others emulated over custom" in done.err

@@ -55,16 +55,12 @@ if __name__ == "__main__":
 """
 
 
-def runner(train: Train) -> Train:
-    return replace(train, script=(sys.executable, "-m", "scalewise", "run"))
-
-
 @pytest.fixture(scope="module")
 def ran(shared_train: Train) -> Finished:
     work = shared_train.cwd
     (work / "train.py").write_text(DDP)
     (work / "sibling.py").write_text("BATCH = 16\n")
-    run = runner(shared_train)
+    run = replace(shared_train, script=(sys.executable, "-m", "scalewise", "run"))
     return run("--devices", "1,2", "--repeats", "1", "--time", "0.5s", "--set",
                "warmup_steps=5", "--", "python", "train.py", "out/{run}")  # fmt: skip
 

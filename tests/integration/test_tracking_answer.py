@@ -1,7 +1,6 @@
 """A sweep's answer as one run in both trackers, handed over twice."""
 
 import json
-import os
 import re
 import shutil
 import sqlite3
@@ -32,11 +31,10 @@ def sweep(tmp_path: Path) -> Path:
     return folder
 
 
-def test_both_trackers_hold_one_answer(sweep: Path, tmp_path: Path) -> None:
-    environment = {
-        **os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "WANDB_MODE": "offline",
-        "WANDB_DATA_DIR": str(tmp_path / "wandb"), "WANDB_CACHE_DIR": str(tmp_path / "wandb"),
-    }  # fmt: skip
+def test_both_trackers_hold_one_answer(
+    sweep: Path, tmp_path: Path, trackers_environment: dict[str, str]
+) -> None:
+    environment = {**trackers_environment, "WANDB_MODE": "offline"}
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-P", "-m", "scalewise.tracking.answer", str(sweep)],

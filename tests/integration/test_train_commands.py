@@ -186,7 +186,7 @@ def test_optuna_gets_the_objective_and_what_holds_for_all_its_batches_is_said_on
 ) -> None:
     run = train(
         *SMALL, "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2",
-        "optimizer.lr=choice(0.01)",
+        "optimizer.lr=choice(0.001)",
     )  # fmt: skip
     assert run.status == 0, run.err
     loss = run.only_cell().load_result().ranks[0].metrics["val_loss"]

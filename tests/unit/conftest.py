@@ -1,17 +1,10 @@
 """What holds for every unit test."""
 
-import gc
 import os
 import sys
 from collections.abc import Iterator
 
 import pytest
-
-
-def pytest_collection_finish() -> None:
-    """What was imported stays: no collection of garbage needs to look through it once more."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

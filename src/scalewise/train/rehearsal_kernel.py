@@ -38,12 +38,11 @@ class Occupation:
         grid = (self._blocks // ctas, 1, 1)
         # Compiled before anything is timed, and launched without Triton's lookup of what it has
         # compiled: a step has up to hundreds of buckets, which NCCL launches from C++.
-        kernel: Any = _occupy[grid](
+        kernel = _occupy[grid](
             self._source, self._target, _ELEMENTS, 1, 1.0, *fixed, num_warps=_WARPS, num_ctas=ctas
         )
-        self._launch = lambda tiles, pace_ns: kernel[grid](
-            self._source, self._target, _ELEMENTS, tiles, pace_ns, *fixed
-        )
+        self._launch: Any = kernel[grid]
+        self._fixed = fixed
         self._tiles_per_ms = math.inf
         if through_host:
             self._tiles_per_ms = self._most_tiles_per_ms()
@@ -66,7 +65,8 @@ class Occupation:
         """
         tiles = round(min(moved_bytes / (4 * _TILE * self._blocks), self._tiles_per_ms * ms))
         tiles = max(1, tiles)
-        self._launch(tiles, ms * 1e6 / tiles)
+        pace_ns = ms * 1e6 / tiles
+        self._launch(self._source, self._target, _ELEMENTS, tiles, pace_ns, *self._fixed)
 
 
 @triton.jit

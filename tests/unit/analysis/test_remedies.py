@@ -225,21 +225,21 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A user's classes, imported by one process for all that is advised of them."""
     typed = ((), ("dataset.loader.num_workers=4",))
     words = [
-        ("dataset._target_=mine.Module",),
+        ("dataset._target_=lit.Module",),
         *(("dataset._target_=mine.Data", *t) for t in typed),
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(copy_own_code(tmp_path_factory.mktemp("user") / "code"))
-        check_own_code([asked("model._target_=mine.SlowModule", *each) for each in words])
+        check_own_code([asked("model._target_=lit.SlowModule", *each) for each in words])
         yield
 
 
 @pytest.mark.parametrize(
-    ("data", "own"), [("mine.Module", True), ("mine.Data", False)], ids=["module", "dataset"]
+    ("data", "own"), [("lit.Module", True), ("mine.Data", False)], ids=["module", "dataset"]
 )
 @pytest.mark.usefixtures("looked_at")
 def test_all_that_is_advised_of_own_code_is_read(tmp_path: Path, data: str, own: bool) -> None:
-    own_code = ("model._target_=mine.SlowModule", f"dataset._target_={data}")
+    own_code = ("model._target_=lit.SlowModule", f"dataset._target_={data}")
     command = ("train.py", "-m", "strategy=single,ddp", *own_code)
     requests = read(command[2:])
     specs = [Spec(config=requests[0].plain), replace(DDP, config=requests[1].plain)]

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,38 +107,10 @@ def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -
     assert "..." not in "".join(lines)
 
 
-WRONG = [
-    ("reprot", "found 'reprot' (did you mean 'report'?); allowed: train, "),
-    ("report", "no sweep here; give the folder of one"), ("resume {folder}", "{folder}"),
-    ("bundle {loop}", "{loop}"), ("report {folder} --ot x", "No such option '--ot'"),
-    ("report {folder}", "{folder}"),
-    ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
-    ("advise {small} --samples many", "--samples: found 'many'"),
-    ("advise {small} --price x=3", "--price: found 'x=3'"),
-    ("advise nowhere", "nowhere: no such folder"), ("compare {small} nowhere", "nowhere: no such"),
-    ("compare {small} --factor code", "found 1 folders; allowed with --factor: two"),
-    ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
-    ("score {folder}", "{folder}"), ("score {small}", "allowed: sweeps of devices=1,N"),
-    ("score {small} {small}", "found a sweep twice"), ("score no.zip", "no.zip: no such zip"),
-    ("compare {small} {small}", "found a sweep twice"),
-    ("report {small} --out x --study --datasets no", "--datasets: found 'no'; allowed: "),
-    ("defconfig agnews-bas", "found 'agnews-bas' (did you mean 'agnews_base'?); allowed: "),
-    ("doctor --out {file}", "{file}: File exists"), ("doctor --out /proc/none", "/proc/none: "),
-    ("tokenize --out x", "give a corpus or --files"),
-    ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),
-    ("mirror {folder}", "{folder}: found no sweep.json"),
-    ("trackio-view --port x", "'--port': 'x'"),
-    ("export {folder}", "{folder}: found no cell and no sweep"),
-    *[(command, "Missing argument 'FOLDER") for command in ("resume", "compare", "export")],
-    ("report {torn}", "{torn}/sweep.json: cannot be read as JSON"),
-    ("top --interval 0", "'--interval': 0.0 is not in the range 0.1<=x<=86400"),
-    ("doctor --devices 9999", "--devices: found 9999; allowed: 1 to "),
-    ("doctor --devices 0", "'--devices': 0"), ("doctor --soak -1", "'--soak': -1"),
-    ("doctor --gpus 1,,2", "'--gpus': found '1,,2'; allowed: a list"),
-]  # fmt: skip
+WRONG = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())["scalewise"]
 
 
-@pytest.mark.parametrize(("typed", "message"), WRONG)
+@pytest.mark.parametrize(("typed", "message"), WRONG.items())
 def test_wrong_use_is_one_line(
     typed: str,
     message: str,

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,66 +55,10 @@ def train(
     compose._new_folder.cache_clear()
 
 
-WRONG = [
-    ("--sweep", "unrecognized arguments: --sweep; "),
-    ("batchsize=3", "batchsize: unknown key (did you mean 'batch_size'?); allowed: the keys that "),
-    ("model=larg", "model: found 'larg' (did you mean 'large'?); allowed: fusion, gpt2, "),
-    ("hydra/launcher=loacl", "hydra/launcher: found 'loacl' (did you mean"),
-    ("-m model=[large,medium]", "model: found '[large,medium]'; "),
-    ("-m tracking.project=${nope}", "Interpolation key 'nope' not"),
-    ("'model=a\nb'", "model=a\\nb: "),
-    ("strategy=single,ddp",
-     "strategy: found 'single,ddp' without -m; allowed: one value, or -m strategy=single,ddp "),
-    ("seed=range(0,3)", "seed: found 'range(0,3)' without -m; allowed: "),
-    ("lr=0.1", "lr: unknown key; allowed: optimizer.lr"),
-    ("sweep.doctor=true", "sweep.doctor: unknown key; allowed: resume, order_seed, objective"),
-    ("-m num_workers=2", "num_workers: unknown key; allowed: dataset"),
-    ("trainer.max_steps=3", "trainer.max_steps: found 3, which a cell decides; allowed: max_ste"),
-    ("logger=wandb", "logger: unknown key; allowed: tracking"),
-    ("callbacks=early_stopping,model_checkpoint",
-     "callbacks: found 'early_stopping,model_checkpoint' without -m; allowed: one value, "
-     "callbacks=[early_stopping,model_checkpoint] for all at once"),
-    ("callbacks=[early_stopping,model_checkpint]",
-     "callbacks: found 'model_checkpint' (did you mean 'model_checkpoint'?)"),
-    ("sweep.objective=val/foo",
-     "sweep.mode: found null; allowed: min or max: the name val/foo does not tell"),
-    ("scheduler=cosine",
-     "scheduler.T_max: found null; allowed: a number of steps, or say how long the run is"),
-    ("gpus=2", "gpus: unknown key; allowed: devices\n"),
-    ("+max_step=9", "max_step: unknown key (did you mean 'max_steps'?); allowed: max_steps, "),
-    ("-m tracking=none,both", "tracking: found 'none,both'; allowed"),
-    ("-m strategy=single,ddp strategy.buckets=3", "strategy.buckets: unknown key"),
-    ("batch_size", "batch_size: found a word without '='; allowed: KEY=VALUE"),
-    *[(typed, f"found {typed!r}; allowed: KEY=VALUE\n") for typed in ("=3", "+=3", "max_steps==3")],
-    ("'a b=3'", "found 'a b=3'; allowed: KEY=VALUE"),
-    ("precision=16", "precision: found '16'; allowed: precision=NAME, one of "),
-    ("scheduler=null", "scheduler: found 'null'; allowed: scheduler=NAME, one of "),
-    ("--config-name=nope", "Cannot find primary config 'nope'"),
-    ("sweep.resume=nowhere", "sweep.resume: found 'nowhere', which holds"),
-    ("model=gpt2_tiny dataset=text_file",
-     "dataset.path: found null; allowed: the path of a text file"),
-    ("strategy=ddp strategy.devices=1600 batch_size=1600",
-     "strategy.devices: found 1600 with strategy=ddp; allowed: at most "),
-    ("-m experiment=script script.command=ls model.name=ls devices=1,1600",
-     "devices: found 1600; allowed: at most "),
-    ("-m hydra.sweep.subdir=x",
-     "hydra.sweep.subdir: found 'x'; scalewise names each cell's folder"),
-    ("max_steps=1e3", "max_steps: found 1000.0 (did you mean 1000?); allowed: an integer"),
-    ("--seed=3", "unrecognized arguments: --seed=3; an override "),
-    ("-m --cfg job", "ValueError: Only one of "),
-    ("-m hydra/launcher=basic",
-     "hydra/launcher: found BasicLauncher, which knows nothing of cells; allowed: local, "),
-    ("-m strategy=single,async_sgd",
-     "strategy: found 'async_sgd'; updates from stale gradients are left out: "),
-    ("model=gpt2_tiny dataset=fineweb_edu",
-     "dataset.path: data/fineweb_edu/index.json: no such record; "
-     "allowed: a folder written by: scalewise tokenize fineweb_edu --out data/fineweb_edu"),
-    ("-m hydra.sweeper.max_batch_size=0",
-     "hydra.sweeper.max_batch_size: found 0; allowed: 1 or more, null"),
-]  # fmt: skip
+REFUSED = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())
 
 
-@pytest.mark.parametrize(("typed", "message"), WRONG, ids=[typed for typed, _ in WRONG])
+@pytest.mark.parametrize(("typed", "message"), REFUSED["train"].items(), ids=[*REFUSED["train"]])
 def test_wrong_input_is_one_line_and_leaves_nothing(
     typed: str, message: str, train: Train, tmp_path: Path
 ) -> None:
@@ -123,16 +68,6 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     assert errors.startswith(f"error: {message}")
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
     assert not (tmp_path / "nowhere").exists()
-
-
-OPTUNA = [
-    ("hydra.sweeper.search_space={seed: 1}", "hydra.sweeper.search_space"),
-    ("hydra.sweeper.direction=foo", "ValueError: "),
-    ("sweep.objective=val/acc",
-     "hydra.sweeper.direction: found minimize with sweep.objective=val/acc, which is better the "
-     "larger it is; allowed: maximize, or sweep.mode=min"),
-    ("batch_size=interval(1,0)", "ValueError: The `low` value must be smaller"),
-]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -146,7 +81,7 @@ def optuna() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Optuna's
-@pytest.mark.parametrize(("argument", "message"), OPTUNA)
+@pytest.mark.parametrize(("argument", "message"), REFUSED["optuna"].items())
 def test_what_optuna_would_trip_over_is_one_line(
     argument: str, message: str, optuna: None, train: Train
 ) -> None:

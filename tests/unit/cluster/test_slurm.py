@@ -90,7 +90,7 @@ def test_wrong_options_are_refused_in_one_line(
     [
         (1, {}, ClusterDemand(1, 1, 1, 4)),
         (4, {"devices_per_node": 8}, ClusterDemand(4, 1, 4, 4)),
-        ("auto", {"devices_per_node": 8}, ClusterDemand(8, 1, 8, 4)),
+        ("auto", {"devices_per_node": 2}, ClusterDemand(2, 1, 2, 4)),
         (16, {"devices_per_node": 8}, ClusterDemand(16, 2, 8, 4)),
         (2, {"gpus_per_device": 0, "cpus_per_device": 3}, ClusterDemand(2, 1, 0, 3)),
     ],

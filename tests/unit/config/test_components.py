@@ -1,6 +1,8 @@
 """Every YAML of models, data sets, optimizers, precisions and hardware builds what it names."""
 
+import inspect
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +24,10 @@ from scalewise.config import (
     load_profiles,
     profile_of,
 )
-from scalewise.config.components import component_of
+from scalewise.config.components import component_of, load_target
 from scalewise.models import TrainableModel
 from scalewise.operations import Operation
-from scalewise.records import build
+from scalewise.records import build, to_plain
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -47,25 +49,7 @@ def component(key: str, option: str) -> Component:
     return component_of(key, {k: v for k, v in group.items() if k != "loader"})
 
 
-PARAMETERS = {
-    "medium": 54_403,
-    "large": 2_021_379,
-    "gpt2": 124_475_904,
-    "gpt2_tiny": 254_592,
-    "gpt2_medium": 354_871_296,
-    "gpt2_large": 774_090_240,
-    "gpt2_xl": 1_557_686_400,
-    "text_small": 673_732,
-    "text_base": 2_825_476,
-    "text_optimized": 8_280_068,
-    "text_imdb": 2_825_218,
-    "mlp_258k": 260_123,
-    "mlp_6_9m": 6_903_923,
-    "sized": 1_000_251,
-    "lstm": 342_243,
-    "gru": 256_803,
-    "series_transformer": 1_789_827,
-}
+PARAMETERS = tomllib.loads(Path(__file__).with_name("parameters.toml").read_text())
 OPERATIONS = {"fusion", "voxel"}
 NEEDS_A_PATH = {"text_file", "tokens"}
 
@@ -92,6 +76,22 @@ def test_dataset_builds_and_its_loader_is_valid(option: str) -> None:
     data = instantiate("dataset", found)
     assert callable(data.describe)
     assert {"train", "validation"} <= {*dir(type(data)), *vars(data)}
+
+
+_APART = {"adamw_amsgrad": {"amsgrad"}, "fineweb_edu": {"path", "corpus"}, "imdb": {"max_tokens"}}
+_APART |= dict.fromkeys(("openwebtext", "tinystories"), _APART["fineweb_edu"])
+"""What tells an option from others of its class; dropout is none unless a model's option says."""
+
+
+@pytest.mark.parametrize(
+    ("group", "option"), [(g, o) for g in ("model", "dataset", "optimizer") for o in options(g)]
+)
+def test_what_is_left_out_in_python_is_what_the_option_says(group: str, option: str) -> None:
+    found = component(group, option)
+    parameters = inspect.signature(load_target(group, found)).parameters
+    defaults = {k: to_plain(p.default) for k, p in parameters.items() if p.default is not p.empty}
+    differ = {k for k, value in found.arguments.items() if defaults.get(k, value) != value}
+    assert differ - {"dropout"} == _APART.get(option, set())
 
 
 @pytest.mark.parametrize(

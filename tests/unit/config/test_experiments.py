@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from fakes.requests import asked
-from scalewise.config import ConfigError, conf_dir, first_line, in_one_line
+from fakes.requests import asked, composer
+from scalewise.config import ConfigError, build_cell, conf_dir, first_line, in_one_line
 from scalewise.records import RecordError
 from scalewise.sweep import combinations, sweep_folder
 from scalewise.sweep.plan import make_cell
@@ -78,6 +78,24 @@ def test_every_shipped_option_has_its_id() -> None:
         if path.parent.name != "hydra"
     }
     assert shipped <= {word for words in IDS for word in words.split()}
+
+
+_REQUIRED = ("name", "kind", "lightning", "matmul_tf32", "candidates")
+
+
+@pytest.mark.parametrize(
+    "strategy", ["auto", "ddp", "fsdp", "local_sgd", "pipeline", "single", "task_parallel"]
+)
+def test_a_key_that_is_left_out_has_the_value_that_its_option_says(strategy: str) -> None:
+    plain = composer().plain([f"strategy={strategy}"], 0)
+    cell = build_cell(plain)
+    for name in ("execution", "hardware", "measure", "monitor", "precision", "profile", "strategy",
+                 "sweep"):  # fmt: skip
+        for key in plain[name].keys() - set(_REQUIRED):
+            less = {k: value for k, value in plain[name].items() if k != key}
+            assert build_cell({**plain, name: less}) == cell, f"{name}.{key}"
+    dataset = {key: value for key, value in plain["dataset"].items() if key != "loader"}
+    assert build_cell({**plain, "dataset": dataset}) == cell
 
 
 # Errors for users are one line each, whatever was typed.

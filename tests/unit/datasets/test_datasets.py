@@ -75,11 +75,16 @@ def test_a_batch_holds_the_samples_it_names_and_building_twice_gives_the_same(da
             assert torch.equal(whole[row], single)
 
 
-def test_split_divides_every_index_once() -> None:
-    train, validation = split_indices(101, 0.2, seed=7)
-    assert len(validation) == 20
-    assert sorted([*train, *validation]) == list(range(101))
-    assert not np.array_equal(train, split_indices(101, 0.2, seed=8)[0])
+@pytest.mark.parametrize(
+    ("count", "fraction", "held_out"),
+    [(101, 0.2, 20), (10, 0.01, 1), (3, 0.99, 2), (2, 0.5, 1), (1, 0.5, 0), (9, 0.0, 0)],
+)
+def test_split_divides_every_index_once(count: int, fraction: float, held_out: int) -> None:
+    train, validation = split_indices(count, fraction, seed=7)
+    assert len(validation) == held_out
+    assert sorted([*train, *validation]) == list(range(count))
+    other, _ = split_indices(count, fraction, seed=8)
+    assert np.array_equal(train, other) == (count == 1)
 
 
 class TestTabular:

@@ -235,6 +235,9 @@ def test_sizes_are_whole_values_and_nothing_received_is_not_taken_for_the_right_
 
 
 def test_sizes_run_from_8_bytes_to_exactly_the_largest() -> None:
+    in_mib = {k: v / 2**20 for k, v in vars(Plan().budget).items() if k.endswith("_bytes")}
+    assert [*in_mib.values()] == [128, 256, 1024, 256]
+    assert (Plan().limit_s(8), Plan(soak_s=60).limit_s(1)) == (136, 182)
     sizes = Plan().sizes("nccl")
     assert (sizes[:3], sizes[-1]) == ((8, 32, 128), 2**30)
     assert Plan().sizes("gloo")[-1] == 64 * 2**20

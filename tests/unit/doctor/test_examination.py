@@ -4,17 +4,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from fakes.nvml.fixture import fake_nvml
 from fakes.nvml.scenario import Scenario, gpu_uuid
-from scalewise.doctor import Plan, worker
+from scalewise.doctor import Plan, examination, worker
+from scalewise.doctor.examination import _environment, find_devices
 from scalewise.doctor.host_facts import describe_devices, host_facts, pcie_link
 from scalewise.doctor.worker import Examination
-from scalewise.gpu import open_nvml
+from scalewise.gpu import HostMismatch, open_nvml
 from scalewise.host import usable_cores
-from scalewise.records import DeviceInfo, GemmRate, PcieLink
+from scalewise.records import DeviceInfo, GemmRate, PairLink, PcieLink
 
 
 def test_gpus_that_the_host_lacks_are_one_line() -> None:
@@ -57,6 +59,28 @@ def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     assert found.stage == "done" and found.seconds.keys() >= {"launches", "copies"}
 
 
+def test_a_rank_finds_its_devices_its_threads_and_this_very_package() -> None:
+    slots = [DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i, (0, 1, 2)) for i in range(2)]
+    found = _environment(slots, 1, 4000)
+    assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_PORT"]) == ("1", "2", "4000")
+    assert (found["CUDA_VISIBLE_DEVICES"], found["OMP_NUM_THREADS"]) == ("GPU-0,GPU-1", "3")
+    assert (Path(found["PYTHONPATH"].split(":")[0]) / "scalewise" / "doctor").is_dir()
+
+
+def test_a_cpu_is_divided_into_as_many_devices_as_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    discover = Mock(return_value=Mock(slots=[DeviceInfo("cpu", "Xeon")]))
+    monkeypatch.setattr(examination, "discover", discover)
+    monkeypatch.setattr(examination, "usable_cores", lambda: range(9))
+    for count in (None, 1):
+        assert find_devices(count, None) is discover.return_value
+    with pytest.raises(HostMismatch, match="found 4; allowed: 1 to 1"):
+        find_devices(4, None)
+    asked = [call.args[0].cores_per_device for call in discover.call_args_list]
+    assert asked == [None, None, 9, None, 2]
+
+
 # Facts of a host, from the kernel's files as it writes them and from the fake driver.
 __all__ = ["fake_nvml"]
 
@@ -96,7 +120,9 @@ def test_facts_and_links_of_gpus_come_from_nvml(fake_nvml: Callable[[Scenario], 
     assert (first.other_processes, first.ecc_uncorrected, second.other_processes) == (1, 3, 0)
     assert second.near_cores == (2, 3)
     assert (link.first, link.second, link.kind) == (0, 1, "NV18")
-    (stranger,), _ = describe_devices([DeviceInfo("cuda", "NVIDIA H200", "GPU-gone", 7)])
+    gone = DeviceInfo("cuda", "NVIDIA H200", "GPU-gone", 7)
+    (_, stranger), (unknown,) = describe_devices([slots[0], gone])
+    assert unknown == PairLink(0, 1, None, None)
     assert stranger.missing == {"nvml": "NVML does not show GPU-gone"}
     with open_nvml() as nvml:
         assert pcie_link(nvml, nvml.devices()[0]) == PcieLink(None, None, None, None)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fakes.nvml.scenario import Scenario
 from scalewise.cli import main
-from scalewise.gpu.top import Frame, _is_alarming, balance_of, render
+from scalewise.gpu.top import Frame, _is_alarming, _pair, balance_of, render
 from scalewise.records import GRADES, DeviceSample, SampledDevice
 
 
@@ -26,7 +26,7 @@ def _frame(count: int, *, gpm: bool = True, lost: int | None = None) -> Frame:
             tensor_activity_percent=40.0 if gpm else None,
             dram_activity_percent=16.0 if gpm else None,
             nvlink_tx_mib_per_s=123_456.0 if gpm else None,
-            nvlink_rx_mib_per_s=123_456.0 if gpm else None,
+            nvlink_rx_mib_per_s=65_536.0 if gpm else None,
         )
         for d in devices
         if d.index != lost
@@ -56,7 +56,8 @@ def test_narrow_keeps_what_matters_and_wide_shows_more() -> None:
     assert "10.0/140 650/700" in " ".join(row.split())
     assert all(title in narrow for title in ("util%", "memory GiB", "power W", "°C", "SM%"))
     assert "NVLink" in wide and "NVLink" not in narrow
-    assert "120.6/120.6" in all_of_it
+    assert "120.6/64.0" in all_of_it
+    assert _pair(DeviceSample("0", nvlink_tx_mib_per_s=1.0), "nvlink") == "-"
     assert "SM%" not in _draw(_frame(2, gpm=False), 140)[1], "an empty column"
 
 
@@ -76,7 +77,9 @@ def test_a_full_memory_and_heat_are_alarming(
 def test_throttling_balance_and_notes_are_in_words() -> None:
     text = "\n".join(_draw(_frame(8, lost=5), 140))
     assert "held back  GPU 0, 1, 2: power cap" in text
-    assert "SM 0.0 %" in text and "memory" in text
+    assert "SM 0.0 %" in text
+    said = "memory 95,232 MiB, power 4550 W, utilisation 97 % on average, hottest 67 °C"
+    assert f"all  {said}" in text
     assert not any(grade in text for grade in GRADES), "only arrival judges load"
     assert "GPU 1 is lost" in text
     assert "lost  GPU 5" in text

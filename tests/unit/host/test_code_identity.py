@@ -196,13 +196,15 @@ def test_only_files_and_indexed_folders_are_told(tmp_path: Path) -> None:
     assert data_identity({"path": str(tmp_path / "a.csv")}) != {"path": told["path"]}
 
 
-def test_of_a_large_file_beginning_middle_and_end_are_looked_at(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "unseen"), [(40 * MIB, 5 * MIB), (3 * MIB + 9, MIB + 1)])
+def test_of_a_large_file_beginning_middle_and_end_are_looked_at(
+    tmp_path: Path, size: int, unseen: int
+) -> None:
     path = tmp_path / "large"
-    size = 40 * MIB
     with path.open("wb") as file:
         file.truncate(size)
     before = data_identity({"path": str(path)})
-    for place, is_seen in ((0, True), (size // 2, True), (size - 1, True), (5 * MIB, False)):
+    for place, is_seen in ((0, True), (size // 2, True), (size - 1, True), (unseen, False)):
         with path.open("r+b") as file:
             file.seek(place)
             file.write(b"x")

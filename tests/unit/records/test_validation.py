@@ -1,7 +1,7 @@
 """Plain data to dataclasses and back, and what is said of data that does not fit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,6 +103,15 @@ def test_the_line_says_what_was_found_and_what_is_allowed(
     with pytest.raises(DataError) as caught:
         build(Car, {**FULL, **change})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("count", "allowed"), [(16, r"(key\d+, ){15}key15"), (17, r"(key\d+, ){5}or one of 12 more")]
+)
+def test_of_many_keys_the_nearest_are_listed(count: int, allowed: str) -> None:
+    many = make_dataclass("Many", [(f"key{i}", int, field(default=0)) for i in range(count)])
+    with pytest.raises(DataError, match=f"^ky: unknown key.*; allowed: {allowed}$"):
+        build(many, {"ky": 1})
 
 
 def test_a_type_that_pydantic_does_not_know_takes_its_instances() -> None:

@@ -100,7 +100,7 @@ def test_what_all_runs_write_is_named_and_what_is_of_one_is_not(
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        at = since + (-1 if name == "data.bin" else 1)
+        at = since + -1 * (name == "data.bin")
         os.utime(path, (at, at))
     real = os.fstat
     monkeypatch.setattr(os, "fstat", lambda n: words[n].stat() if n in words else real(n))

@@ -346,3 +346,5 @@ def test_what_a_process_of_its_own_died_of_goes_before(script: CellFolder) -> No
     assert (ending.cause, ending.message) == ("config", "rank 0: it starts ranks itself")
     script.save_rank(rank_summary(0, DeviceInfo("cpu", "a CPU"), 60, 16, metric_rows=0))
     assert named(script, DONE).cause == "config", "its parent trained too"
+    long = ending_of(ValueError("x" * 30_000), 0)
+    assert len(long.message) == 500 and [len(line) for line in long.last_lines] == [19_999]

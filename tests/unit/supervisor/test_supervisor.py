@@ -25,7 +25,7 @@ from scalewise.records import (
     RunningAttempt,
     read_device_series,
 )
-from scalewise.supervisor import Nodes, Settings, announce, meet, ranks
+from scalewise.supervisor import Nodes, NodesApart, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.failures import mendable, name_memory_kill
 from scalewise.supervisor.job import Wakeup
@@ -179,6 +179,8 @@ def test_of_several_hosts_the_first_failure_is_blamed(
 ) -> None:
     folder = CellFolder(tmp_path)
     first = announce(folder, "12.0", 2, "node0", 4000)
+    with pytest.raises(NodesApart):
+        meet(folder, "11.0", 1, 2, go_on=lambda: False)
     second = meet(folder, "12.0", 1, 2)
     assert second == Nodes(1, 2, "node0", 4000)
     assert conclude(folder, second, other) == other
@@ -193,6 +195,7 @@ def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: 
     ranks.start()
     assert [(one.rank, one.pid) for one in ranks.processes] == [(2, 71), (3, 72)]
     started = [call.args[0] for call in starter.call_args_list]
+    assert all(None not in start.environment.values() for start in started)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
     assert [[start.environment[name] for name in names] for start in started] == [
         ["2", "0", "4", "4000"], ["3", "1", "4", "4000"],

@@ -131,6 +131,7 @@ def test_a_link_is_as_fast_as_its_points_and_a_latency_and_a_bandwidth_between()
     assert LINK.ms("all_reduce", 501_000, 2) == pytest.approx(0.6)
     assert LINK.ms("all_reduce", 2_002_000, 2) == pytest.approx(2.2)
     # Of eight ranks each link carries 1.75 times as much, of a broadcast as much as of two.
+    assert replace(LINK, ranks=4).ms("all_reduce", 501_000, 4) == pytest.approx(0.6), "as measured"
     assert LINK.ms("all_reduce", 400_000, 8) == LINK.ms("broadcast", 700_000, 8)
     assert LINK.ms("all_gather", 800_000, 8) == LINK.ms("all_reduce", 400_000, 8)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fakes.small_fit import composed_cell
-from scalewise.config import ExecutionConfig
+from scalewise.config import ConfigError, ExecutionConfig
 from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
@@ -126,6 +126,11 @@ def test_validation_comes_where_it_is_asked_for_and_there_is_a_set(
     assert set(scored) == scored_in
 
 
+def test_a_run_without_a_batch_says_that_nothing_was_trained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^dataset: no batch came from tabular, so nothing"):
+        train_alone(tmp_path, "max_steps=2", "warmup_steps=1", "trainer.limit_train_batches=0")
+
+
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
@@ -144,7 +149,7 @@ def test_what_is_known_to_stand_against_a_capture_is_said_before_training(
     found = execution._known_obstacle(module)
     assert (found and why in found) if why else found is None
     module.network.register_forward_hook(lambda *_: None)
-    assert execution._known_obstacle(module)
+    assert (why or "network has hooks") in str(execution._known_obstacle(module))
     assert "LightningModule of its own" in execution._known_obstacle(pl.LightningModule())
 
 

@@ -19,7 +19,7 @@ from scalewise.analysis import CellRecords, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, EarlyStop, SweepFolder, read_device_series
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
-from scalewise.train.recording.callbacks import early_stop
+from scalewise.train.recording.callbacks import CallbackTimes, early_stop
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice
 
@@ -181,3 +181,11 @@ def test_who_asks_for_an_end_that_was_due_stopped_nothing(
     assert early_stop(trainer) is None, "nobody asked"
     trainer.asked = EarlyStop("EarlyStopping", epochs, None)
     assert early_stop(trainer) == (trainer.asked if early else None)
+
+
+def test_what_callbacks_take_is_the_mean_over_timed_steps() -> None:
+    times = CallbackTimes()
+    for ms, is_timed in ((9, False), (3, True), (0, True)):
+        times._pending_ns["Mine"] += int(ms * 1e6)
+        times.end_step(is_timed)
+    assert times.ms_per_step == {"Mine": 1.5}

@@ -130,11 +130,11 @@ def test_what_waits_for_no_validation_is_refused_before_the_first_step(
     assert bool(recorder.steps.missing) == (own and not where)
 
 
-@pytest.mark.parametrize(("interval", "length"), [("step", 12), ("epoch", 4)])
-def test_a_schedule_of_the_whole_run_counts_steps_or_begun_epochs(
-    interval: str, length: int
-) -> None:
-    cell = composed_cell("scheduler=cosine", f"scheduler.interval={interval}", "max_steps=30")
+@pytest.mark.parametrize(
+    ("when", "length"), [("interval=step", 12), ("interval=epoch", 4), ("frequency=5", 2)]
+)
+def test_a_schedule_of_the_whole_run_counts_steps_or_begun_epochs(when: str, length: int) -> None:
+    cell = composed_cell("scheduler=cosine", f"scheduler.{when}", "max_steps=30")
     trainer: Any = SimpleNamespace(
         estimated_stepping_batches=12, num_training_batches=5, accumulate_grad_batches=2,
         fit_loop=SimpleNamespace(setup_data=lambda: None),

@@ -71,7 +71,9 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
     for name, value in (plain | dict.fromkeys(secret, "hunter2")).items():
         monkeypatch.setenv(name, value)
     gpus = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{r}", r) for r in range(2))
+    monkeypatch.setattr(provenance, "shared_memory_mib", lambda: (64.0, 8.0))
     found = collect(gpus, None, {"0-1": "NV18"}, {})
+    assert (found.shared_memory_mib, found.devices) == (64.0, gpus), "all, not what is free"
     assert found.environment.items() >= plain.items()
     assert found.emulated, "the switch is still seen"
     assert host_facts().environment == found.environment
@@ -141,9 +143,9 @@ def test_unused_parameters_are_named_with_our_key() -> None:
     DDPStrategy().on_exception(said)
     assert experiment._UNUSED in str(said)
     module = pl.LightningModule()
-    module.used, module.head = nn.Linear(2, 2), nn.Linear(2, 2)
+    module.used, module.head = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
     module.used(torch.ones(2)).sum().backward()
-    assert "(head.weight, head.bias); allowed: true" in experiment._unused_parameters(module)
+    assert "(head.weight); allowed: true" in experiment._unused_parameters(module)
     assert "(" not in experiment._unused_parameters(nn.Linear(2, 2)).partition(";")[0]
     module.head(torch.ones(2)).sum().backward()
     assert "(" not in experiment._unused_parameters(module).partition(";")[0]

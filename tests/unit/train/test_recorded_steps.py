@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import pytorch_lightning as pl
@@ -98,9 +99,12 @@ class Fit:
         every_n_steps: int = 1,
         batch_size: int = 1,
         collate: Any = torch.tensor,
+        warmup_steps: int = 0,
         **limits: Any,
     ) -> None:
-        recorder = CellRecorder(CellFolder(folder), DeviceInfo("cpu", "cpu"), 0, every_n_steps)
+        recorder = CellRecorder(
+            CellFolder(folder), DeviceInfo("cpu", "cpu"), warmup_steps, every_n_steps
+        )
         trainer = small_trainer(
             default_root_dir=folder, callbacks=[recorder],
             accumulate_grad_batches=accumulate, num_sanity_val_steps=0,
@@ -108,6 +112,8 @@ class Fit:
         )  # fmt: skip
         loader: Any = DataLoader(numbers, batch_size, collate_fn=collate)  # type: ignore[arg-type]
         scored = loader if isinstance(module, Scored) else None
+        strategy: Any = trainer.strategy
+        strategy.communication = self.asked = Mock(return_value=None)
         trainer.fit(module, loader, scored)
         self.summary: RankSummary = recorder.close(trainer, module)
         self.rows: list[MetricRow] = list(read_metrics(recorder.folder.metrics_path(0)))
@@ -188,6 +194,11 @@ def test_steps_that_trained_nothing_are_counted_where_a_loss_is_owed(
     assert (fit.summary.steps_without_loss, fit.summary.flops_per_sample) == (without, 6.0)
     watched_ms, steps_ms = fit.summary.core_use.window_s * 1e3, fit.steps.column("step")
     assert watched_ms >= steps_ms[1:].sum(), "none of them warms up"
+
+
+def test_a_strategy_is_asked_what_timed_steps_sent(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, Numbers(), [1.0] * 5, warmup_steps=2)
+    fit.asked.assert_called_once_with(3)
 
 
 def test_validation_amid_a_step_leaves_it_going_on(

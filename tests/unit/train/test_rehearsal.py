@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import ConfigError, Link
-from scalewise.train.rehearsal import join_alone
+from scalewise.train.rehearsal import RehearsedGroup, join_alone
 
 RANKS = 4
 MS = 20.0
@@ -55,6 +57,16 @@ def test_collectives_last_as_long_as_over_the_link_one_after_another() -> None:
         work.wait()
     assert 3 * MS / 1e3 <= time.perf_counter() - begin < 2
     assert begun_s < 3 * MS / 1e3, "whoever asks does not wait"
+
+
+@pytest.mark.parametrize(("size", "moved_bytes"), [(1 << 40, 2000.0), (1 << 20, 1200.0)])
+def test_memory_moves_what_a_ring_of_all_ranks_would_move(size: int, moved_bytes: float) -> None:
+    """Over a link as slow as the host's memory each byte is moved once."""
+    link = replace(LINK, points=((1, MS), (size, MS)))
+    group = RehearsedGroup(0, RANKS, link, torch.device("cpu"))
+    group._clock = Mock()
+    group.allreduce([torch.zeros(100), torch.zeros(100)])
+    assert group._clock.work.call_args.args[1:] == (MS, moved_bytes, None)
 
 
 @pytest.mark.usefixtures("group")

@@ -17,6 +17,7 @@ import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.records import CellFolder, RankSummary
@@ -86,10 +87,12 @@ def run(
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)
             trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
-    except RuntimeError as error:
-        if _UNUSED not in str(error):
-            raise
-        raise ConfigError(_unused_parameters(module)) from error
+    except (RuntimeError, MisconfigurationException) as error:
+        if _UNUSED in str(error):
+            raise ConfigError(_unused_parameters(module)) from error
+        if _NOT_LOGGED in str(error) and (why := recorder.steps.missing.get("validation")):
+            raise ConfigError(f"{str(error).rstrip('. ')}: {why}") from error
+        raise
     except UnpicklingError as error:
         if cell.ckpt_path is None:
             raise
@@ -162,6 +165,8 @@ def refusal(error: UnpicklingError, path: str) -> ConfigError:
 
 _UNUSED = "not used in producing the loss"
 """In Lightning's words for DDP's complaint. Its advice names settings that a cell does not have."""
+_NOT_LOGGED = "conditioned on metric"
+"""In Lightning's words for what stops or schedules by a metric that did not come."""
 
 
 def _unused_parameters(module: pl.LightningModule) -> str:

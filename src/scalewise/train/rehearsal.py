@@ -22,6 +22,7 @@ from torch.futures import Future
 
 from scalewise.config import ConfigError, Link
 from scalewise.records import Collective, bus_factor
+from scalewise.train.recording import on_stream
 from scalewise.train.torch_internals import let_find, work_of_future
 
 BACKEND = "rehearsal"
@@ -156,7 +157,7 @@ class _GpuClock:
         try:
             self._last(ms, moved_bytes)
             if copy is not None:
-                with torch.cuda.stream(current):  # meanwhile: a link's time has writing in it
+                with on_stream(current):  # meanwhile: a link's time has writing in it
                     copy()
                 self._stream.wait_stream(current)
                 result = self._token  # whoever waits for a result keeps its memory, NCCL does not

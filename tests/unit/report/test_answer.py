@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 
@@ -360,6 +361,22 @@ def test_what_compares_devices_is_said_as_the_command_takes_it(
 
 
 # answer.png: every comparison, every run, and what leaves the scale.
+def test_it_has_the_verdict_every_run_and_the_cost(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), [1, 1.02, 0.98]), *repeats(DDP, [1, 0.98, 1.02]))
+    figure = answer_plot(found)
+    (pair,) = found.pairs
+    assert pair.verdict in figure.get_suptitle()
+    speedups, costs = figure.axes
+    (runs,) = [one for one in speedups.get_lines() if one.get_marker() == "o"]
+    assert np.exp(np.log(runs.get_xdata()).mean()) == pytest.approx(pair.speedup.value)
+    assert len(runs.get_xdata()) == 3
+    assert [one.get_xdata()[0] for one in costs.get_lines() if one.get_marker() == "D"] == [
+        pytest.approx(pair.devices / pair.speedup.value)
+    ]
+    # From left to right: does not pay below what is wanted, pays from there on.
+    assert sorted(bar.get_x() for bar in speedups.patches) == [0, 1.1]
+
+
 def test_no_comparison_is_no_picture(tmp_path: Path) -> None:
     found = analysed(tmp_path, Spec(), Spec(model="other"))
     assert answer_plot(found) is None

@@ -9,11 +9,13 @@ from statistics import geometric_mean
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import build_study, of_datasets
+from scalewise.report.study import memory_comparison
 from scalewise.report.study_tables import p_words
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
@@ -52,6 +54,13 @@ def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
     } <= names  # fmt: skip
     assert "ag_news_accuracy.png" not in names
     assert all(path.stat().st_size > 100 for path in written)
+
+
+def test_memory_of_several_devices_is_told_of_each(analysis: Analysis) -> None:
+    figure = memory_comparison(analysis.configurations)
+    assert figure is not None
+    said = [text.get_text().partition("(")[2][:4] for text in figure.findobj(Text)]
+    assert {words for words in said if words} >= {"1 de", "2 x "}
 
 
 def test_tables_have_the_figures_of_the_analysis(analysis: Analysis, texts: dict[str, str]) -> None:
@@ -96,6 +105,21 @@ def test_each_epoch_is_drawn_but_the_first_and_the_unfinished(
     assert list(axes.get_lines()[0].get_xdata()) == [2, 3, 4, 5]
     mean = geometric_mean([sum(each) / 4 for each in expected])
     assert float(summary(texts)[config.label]["epoch_time_s"]) == pytest.approx(mean)
+
+
+def test_the_summary_has_the_ratio_and_the_serial_fraction(
+    analysis: Analysis, texts: dict[str, str]
+) -> None:
+    pair = next(p for p in analysis.pairs if p.multi.name("model") == "gpt2_tiny")
+    row, alone = (summary(texts)[side.label] for side in (pair.multi, pair.single))
+    # Karp and Flatt on two devices: 2/S - 1.
+    assert float(row["amdahl_serial_fraction"]) == pytest.approx(2 / pair.speedup.value - 1)
+    cost = analysis.communication[pair.multi.config_id]
+    assert float(row["compute_to_communication_ratio"]) == cost.compute_to_communication
+    assert alone["amdahl_serial_fraction"] == ""
+    scored = [run.cell.result.ranks[0].metrics["val_accuracy"] for run in pair.multi.runs
+              if run.cell.result]  # fmt: skip
+    assert float(row["val_accuracy_reached"]) == pytest.approx(sum(scored) / len(scored))
 
 
 def test_one_data_set_alone(analysis: Analysis, tmp_path: Path) -> None:

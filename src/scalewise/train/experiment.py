@@ -15,9 +15,9 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.records import CellFolder, RankSummary

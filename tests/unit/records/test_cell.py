@@ -1,9 +1,11 @@
 """The JSON records of a cell: round trips, torn files, and what a new try leaves of the last."""
 
+import contextlib
 import dataclasses
 import errno
 import json
 import os
+import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -198,6 +200,25 @@ def test_a_full_disk_is_said_of_the_record_and_leaves_the_old_one(
     assert path.read_text() == "old"
     for number in (errno.EPERM, errno.EISDIR):
         assert explain(OSError(number, os.strerror(number), "s/earlier/1")) is not None
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_that_cannot_keep_a_folders_names_is_no_fault(
+    number: int, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record's own bytes are on the disk by then."""
+    path, kept = tmp_path / "sweep.json", os.fsync
+    path.write_text("old")
+
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        kept(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(OSError, match="error") if fails else contextlib.nullcontext():
+        write_atomically(path, b"new")
+    assert path.read_text() == "new"
 
 
 HOURS_S = 2 * 3600.0

@@ -47,6 +47,8 @@ def test_it_is_one_file_that_asks_for_nothing(page: str) -> None:
 def test_it_draws_the_figures_of_the_report(page: str, analysis: Analysis) -> None:
     drawn = {c["configuration"]: c for c in _data(page)["configurations"]}
     assert set(drawn) == {c.label for c in analysis.configurations}
+    told = [f'<span class="verdict {pair.verdict.replace(" ", "-")}">' for pair in analysis.pairs]
+    assert all(page.count(one) >= told.count(one) for one in told)
     for pair in analysis.pairs:
         one = drawn[pair.multi.label]
         assert one["speedup_ratio"]["value"] == pytest.approx(pair.speedup.value, rel=1e-3)

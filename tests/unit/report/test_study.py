@@ -15,7 +15,7 @@ from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import build_study, of_datasets
-from scalewise.report.study import memory_comparison
+from scalewise.report.study import memory_comparison, panel_grid
 from scalewise.report.study_tables import p_words
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
@@ -54,6 +54,11 @@ def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
     } <= names  # fmt: skip
     assert "ag_news_accuracy.png" not in names
     assert all(path.stat().st_size > 100 for path in written)
+
+
+def test_panels_stand_in_two_rows_and_in_a_square_above() -> None:
+    shapes = {1: (1, 1), 2: (1, 2), 3: (2, 2), 8: (2, 4), 9: (3, 3), 10: (3, 4)}
+    assert {devices: panel_grid(devices) for devices in shapes} == shapes
 
 
 def test_memory_of_several_devices_is_told_of_each(analysis: Analysis) -> None:

@@ -328,6 +328,7 @@ def option_of(group: str, name: str) -> dict[str, Any]:
     return option
 
 
+@functools.cache  # asked for each cell
 def _default_option(group: str) -> str:
     """The option of a group that is taken where none is named."""
     shipped = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))

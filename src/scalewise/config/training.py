@@ -60,7 +60,7 @@ def check_monitor(key: str, metric: object, validation: Validation, unscored: st
     when = "which scores after training" if validation == "end" else "which scores nothing"
     require(
         f"{key}.monitor", metric, scored or validation == "epoch",
-        "validation=epoch, if your data has a validation set, or a metric of training",
+        "validation=epoch, if it is logged then, or a metric of another name",
         f"validation={validation}, {when}",
     )  # fmt: skip
 

@@ -41,6 +41,7 @@ from scalewise.config import known_mode, of_validation
 from scalewise.host import plural
 from scalewise.report.findings import (
     RemarkLine,
+    add_words,
     command,
     fastest_rows,
     key_of,
@@ -270,7 +271,8 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         way = way_to_get("runs of both", "monitor", runs=fewest)
         yield f"{lead} {where}." if aside else f"{lead}: {way}."
         return
-    last = max(pairs, key=lambda pair: pair.judgement.more_runs or 0).judgement
+    most = max(pairs, key=lambda pair: pair.judgement.more_runs or 0)
+    last = most.judgement
     adapts, hopeless = config.setting("repeats") == "auto", not few and last.more_runs is None
     at_most = made >= (config.setting("max_repeats") or math.inf)
     if adapts and (at_most or not any(pair.judgement.more for pair in pairs)):
@@ -279,9 +281,9 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     elif hopeless:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
-        extend = [] if adapts else [f"sweep.extend={last.more_runs}"]
+        to_add = 0 if adapts else last.more_runs or 0
         more = f" ({last.more})." if last.more and not aside else ""
-        yield f"{lead}: {resume_words(analysis, *extend)}{more}"
+        yield f"{lead}: {add_words(analysis, to_add, most.multi, most.single)}{more}"
 
 
 @functools.lru_cache(maxsize=1)

@@ -46,7 +46,7 @@ from scalewise.analysis import (
 )
 from scalewise.host import from_here, plural
 from scalewise.report.export import FORMAT_VERSION, configuration_as_plain, rows_csv
-from scalewise.report.findings import resume_words
+from scalewise.report.findings import add_words
 from scalewise.report.sections import (
     NOTES,
     Block,
@@ -344,8 +344,8 @@ def _to_add(more: int, entry: Entry) -> str:
     if entry.config.is_monitored:
         way = way_to_get("runs", "monitor", runs=len(entry.config.runs))
         return f"Next, for {entry.side}: {way}."
-    extend = [f"sweep.extend={more}"] if entry.config.setting("repeats") != "auto" else []
-    return f"Next: {resume_words(entry.analysis, *extend)}"
+    more = more if entry.config.setting("repeats") != "auto" else 0
+    return f"Next: {add_words(entry.analysis, more, entry.config)}"
 
 
 def _together_line(one: ConcurrentTraining) -> str:

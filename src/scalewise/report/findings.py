@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -111,6 +112,13 @@ def resume_words(analysis: Analysis, *overrides: str) -> str:
     is_here = sweep.archive is None or SweepFolder(home).plan_path.exists()
     folder = shlex.quote(from_here(home)) if is_here else "FOLDER"
     return " ".join(["scalewise resume", folder, *overrides])
+
+
+def add_words(analysis: Analysis, more: int, *sides: Configuration) -> str:
+    """The command after which each side has ``more`` runs: what is unfinished runs in any case."""
+    left = Counter(cell.planned.config_id for cell in analysis.unfinished)
+    extend = more - min(left[side.config_id] for side in sides)
+    return resume_words(analysis, *([f"sweep.extend={extend}"] if extend > 0 else []))
 
 
 def counts(analysis: Analysis) -> str:

@@ -79,7 +79,8 @@ class OwnFolder(pl.Callback):
 
 def can_score(trainer: pl.Trainer) -> bool:
     """Whether the module validates, and there is data to: its own and what ``setup`` made, too."""
-    has_data: bool = trainer.validate_loop._data_source.is_defined()
+    source = trainer.validate_loop._data_source
+    has_data = source.is_defined() and source.dataloader() not in (None, [], ())
     return has_data and is_overridden("validation_step", trainer.lightning_module)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
-from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
+from scalewise.config import CellConfig, ConfigError, instantiate, of_validation, rehearsed
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import build_data, build_module, build_strategy, check_test, data_share
 from scalewise.train.callbacks import CellTrainer, OwnFolder, can_score
@@ -90,7 +91,8 @@ def run(
     except (RuntimeError, MisconfigurationException) as error:
         if _UNUSED in str(error):
             raise ConfigError(_unused_parameters(module)) from error
-        if _NOT_LOGGED in str(error) and (why := recorder.steps.missing.get("validation")):
+        absent, why = _NOT_LOGGED.search(str(error)), recorder.steps.missing.get("validation")
+        if absent and why and of_validation(absent[1]):
             raise ConfigError(f"{str(error).rstrip('. ')}: {why}") from error
         raise
     except UnpicklingError as error:
@@ -165,7 +167,7 @@ def refusal(error: UnpicklingError, path: str) -> ConfigError:
 
 _UNUSED = "not used in producing the loss"
 """In Lightning's words for DDP's complaint. Its advice names settings that a cell does not have."""
-_NOT_LOGGED = "conditioned on metric"
+_NOT_LOGGED = re.compile(r"conditioned on metric `?([^\s`]+)")
 """In Lightning's words for what stops or schedules by a metric that did not come."""
 
 

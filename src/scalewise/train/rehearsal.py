@@ -9,6 +9,7 @@ thread sleeps: gloo's own work for a reduction is missing, so no times of it cou
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -145,14 +146,15 @@ class _GpuClock:
 
         self._device = device
         self._stream = torch.cuda.Stream(device, priority=-1)
-        self._ready = torch.cuda.Event()
+        self._ready, self._one_by_one = torch.cuda.Event(), threading.Lock()
         self._last = rehearsal_kernel.Occupation(device, link.blocks, link.through_host).last
         self._token = torch.zeros(1, device=device)
 
     def work(self, result: Any, ms: float, moved_bytes: float, copy: _Copy) -> Any:
         current = torch.cuda.current_stream(self._device)
-        self._ready.record(current)
-        self._ready.wait(self._stream)
+        with self._one_by_one:
+            self._ready.record(current)
+            self._ready.wait(self._stream)
         torch.cuda.set_stream(self._stream)
         try:
             self._last(ms, moved_bytes)

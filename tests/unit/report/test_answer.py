@@ -137,6 +137,16 @@ def test_a_setting_that_would_be_refused_is_not_offered(
     assert is_refused(found.measured[0], override) is refused
 
 
+@pytest.mark.parametrize(("unfinished", "extend"), [(0, 2), (1, 1), (2, None)])
+def test_runs_that_a_resume_makes_in_any_case_are_not_asked_for_again(
+    tmp_path: Path, unfinished: int, extend: int | None
+) -> None:
+    cut = [replace(one, repeat=1 + i, outcome="interrupted")
+           for i in range(unfinished) for one in (Spec(), DDP)]  # fmt: skip
+    (said,) = [x for x in answers(analysed(tmp_path, Spec(), DDP, *cut)).texts if "resume" in x]
+    assert said.partition("sweep.extend=")[2][:1] == ("" if extend is None else str(extend))
+
+
 @pytest.mark.parametrize("runs", [2, 3])
 def test_more_runs_are_asked_for_once_for_all(tmp_path: Path, runs: int) -> None:
     """As many as the same line says are needed: first the three of a verdict."""

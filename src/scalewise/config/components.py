@@ -294,7 +294,7 @@ def keep_own_arguments(
 
 def _check_dataset_named(plain: Mapping[str, Any], given: Iterable[str]) -> None:
     target, name = str(plain["model"].get("_target_")), plain["dataset"].get("name")
-    if target.startswith("scalewise.") or name != _default_option("dataset"):
+    if target.startswith("scalewise.") or name != _default_option("dataset", conf_dir()):
         return
     if not any(re.match(r"~?dataset(\.(?!loader\b)|$)", key) for key in given):
         raise ConfigError(
@@ -329,9 +329,9 @@ def option_of(group: str, name: str) -> dict[str, Any]:
 
 
 @functools.cache  # asked for each cell
-def _default_option(group: str) -> str:
+def _default_option(group: str, conf: Path) -> str:
     """The option of a group that is taken where none is named."""
-    shipped = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
+    shipped = yaml.safe_load((conf / "config.yaml").read_text(encoding="utf-8"))
     return next(str(one[group]) for one in shipped["defaults"] if group in one)
 
 

@@ -115,7 +115,7 @@ def resume_words(analysis: Analysis, *overrides: str) -> str:
 
 
 def add_words(analysis: Analysis, more: int, *sides: Configuration) -> str:
-    """The command after which each side has ``more`` runs: what is unfinished runs in any case."""
+    """The command that adds ``more`` runs to each side: what is unfinished runs in any case."""
     left = Counter(cell.planned.config_id for cell in analysis.unfinished)
     extend = more - min(left[side.config_id] for side in sides)
     return resume_words(analysis, *([f"sweep.extend={extend}"] if extend > 0 else []))

@@ -76,7 +76,7 @@ class Composer:
         self._parsed: dict[str, tuple[Override, bool]] = {}
         self._bases: dict[tuple[str, ...], tuple[bytes, tuple[str, ...]]] = {}
         """By the choices of groups, with the keys that the experiment file sets. To unpickle one
-        takes a fifth of the time of a deep copy."""
+        takes less than half of the time of a deep copy."""
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """One job's configuration by Hydra itself. Raises ConfigError or one of Hydra's errors."""

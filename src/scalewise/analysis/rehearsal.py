@@ -49,7 +49,7 @@ Regime = Literal["GPU", "host", "CPU", "unknown"]
 HOST_SHARE: Final = 0.02
 """Of a step that the GPU waits for its host, from which the host limits it: each of N ranks waits
 for the slowest host of all, and one alone does not show that."""
-STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.05, "host": 0.15}
+STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.035, "host": 0.15}
 """What a rehearsed step may be off by, beside the spread of its runs (docs/rehearsal.md). FSDP and
 CUDA graphs, of which few were scored, have the larger one."""
 

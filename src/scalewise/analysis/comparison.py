@@ -149,21 +149,32 @@ def find_factors(before: Sequence[Configuration], after: Sequence[Configuration]
         for name, fields in FACTORS.items()
         if any(within(d.field, fields) for one in each for found in one for d in found)
     ]
+    needs = [[_ways_out(old, new, useful) for old in before] for new in after]
     best, most = "", -1
     for count in range(min(_MOST_FACTORS, len(useful)) + 1):
         for names in sorted(
             combinations(useful, count), key=lambda names: len(factor_fields(",".join(names)))
         ):
-            factor = ",".join(names)
             matched = sum(
-                any(not differences(old.identity, new.identity, factor) for old in before)
-                for new in after
+                any(all(ways.intersection(names) for ways in pair) for pair in pairs)
+                for pairs in needs
             )
             if matched > most:
-                best, most = factor, matched
+                best, most = ",".join(names), matched
         if most == len(after):
             break
     return best
+
+
+def _ways_out(old: Configuration, new: Configuration, names: Sequence[str]) -> set[frozenset[str]]:
+    """Of each field that differs, the factors that excuse it: one of each is needed."""
+    left = {
+        name: {d.field for d in differences(old.identity, new.identity, name)} for name in names
+    }
+    return {
+        frozenset(name for name in names if d.field not in left[name])
+        for d in differences(old.identity, new.identity, "")
+    }
 
 
 def _sound(config: Configuration) -> Configuration:

@@ -15,6 +15,7 @@ from .launcher import run_single as run_single
 from .local_executor import LocalConfig as LocalConfig
 from .local_executor import LocalExecutor as LocalExecutor
 from .plan import Cell as Cell
+from .resume import way_to_finish as way_to_finish
 from .running_cells import SupervisorProcess as SupervisorProcess
 from .running_cells import job_of as job_of
 from .running_cells import memory_advice as memory_advice
@@ -23,4 +24,3 @@ from .status_view import Display as Display
 from .status_view import make_display as make_display
 from .status_view import newest_sweep as newest_sweep
 from .status_view import show_status as show_status
-from .status_view import way_to_finish as way_to_finish

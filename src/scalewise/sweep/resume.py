@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -30,14 +31,18 @@ from scalewise.host import (
 )
 from scalewise.records import (
     PROTOCOL,
+    UNFINISHED,
     CellFolder,
+    Ending,
     PlannedCell,
     RecordError,
     SweepFolder,
     cell_state,
     load_or_none,
 )
+from scalewise.supervisor import mendable
 from scalewise.sweep.plan import Cell
+from scalewise.sweep.status import CellStatus
 
 
 @dataclass(frozen=True)
@@ -226,6 +231,56 @@ def _kept(
 
 def _has_failed(folder: SweepFolder, planned: PlannedCell) -> bool:
     return cell_state(folder.cell(planned.name), planned.cell_id).state == "failed"
+
+
+def is_monitored(cells: Iterable[PlannedCell | CellStatus]) -> bool:
+    """Whether a script of the user's own made them: its ids are no hashes, none is resumed."""
+    return all(cell.cell_id == cell.name for cell in cells)
+
+
+def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
+    """The command that finishes what of a sweep another run may end better; empty for nothing.
+
+    What comes back in another try is mended first: wrong code, too little memory, a full disk.
+    Where done cells ran the code to mend, the command is the one that is not refused then.
+    """
+    # Wrong input stays wrong.
+    better = [one for one in endings if one.outcome in UNFINISHED
+              or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
+    sweep = SweepFolder(folder)
+    plan = load_or_none(sweep.load_plan)  # a zip has none in it that could be resumed
+    if not better or plan is None or is_monitored(plan.cells):
+        return ""
+    command = f"scalewise resume {shlex.quote(from_here(folder))}"
+    faults = [one for one in better if one.cause and one.outcome == "failed" and not mendable(one)]
+    if not faults:
+        return f"finish it: {command}"
+    own = str(Path(__file__).parents[1])  # which nobody is to mend
+    raised = [one.raised_at for one in faults if one.cause in ("exception", "exit")]
+    at = next((line for line in raised if line and not line.startswith(own)), None)
+    lead = f"mend {from_here(at) if at else 'it'}, then: {command}"
+    done = [sweep.cell(one.name) for one in plan.cells if sweep.is_done(one)]
+    if not any(_ran(cell, at) for cell in done):
+        return lead
+    cells = f"{len(done)} done {plural(len(done), 'cell')}"
+    if at is None:
+        return f"{lead}\n  Where you edit code that {cells} ran, add sweep.rerun=all."
+    return (
+        f"{lead} sweep.rerun=all\n"
+        f"  It runs all anew, {cells} included: other code is not compared.\n"
+        "  To keep what is done, apart from the rest: sweep.allow_mixed=true instead."
+    )
+
+
+def _ran(cell: CellFolder, line: str | None) -> bool:
+    """Whether a done cell ran the user's file of that ``file:line``; without one, any of theirs."""
+    there = load_or_none(cell.load_provenance)
+    if there is None:
+        return False
+    file = "" if line is None else f"/{line.rpartition(':')[0]}"
+    known = there.code.get(CLASS_FILES, {})
+    # The sum of a script lies with its data.
+    return "script" in there.data or any(not file or file.endswith(f"/{name}") for name in known)
 
 
 _ASK_S = 0.2

@@ -78,12 +78,20 @@ def test_no_total_is_claimed_while_rounds_may_be_added() -> None:
     assert "done" not in left_words(sweep((), 0.5, round=3))
 
 
-@pytest.mark.parametrize("last", [cell("running"), cell("waiting")])
-def test_a_sweep_is_watched_as_long_as_something_runs_or_may_start(last: CellStatus) -> None:
-    found = [replace(sweep(), cells=(cell("done"), one)) for one in (last, cell("done"))]
+@pytest.mark.parametrize(
+    ("states", "read"),
+    [
+        (["running", "running", "done"], 3),
+        (["running", "waiting", "done"], 3),
+        (["waiting", "waiting", "done"], 2),
+    ],
+)
+def test_a_sweep_is_watched_as_long_as_it_runs(states: list[State], read: int) -> None:
+    """One that was killed leaves cells that wait, and do not start."""
+    found = [replace(sweep(), cells=(cell("done"), cell(one))) for one in states]
     readings = iter(found)
     reader: Any = SimpleNamespace(read=lambda: next(readings))
-    assert [one.cells[1].state for one in _readings(reader, 0.0)] == [last.state, "done"]
+    assert [*_readings(reader, 0.0)] == found[:read]
     readings = iter(found)
     assert [*_readings(reader, None)] == found[:1], "read once where it is not watched"
 

@@ -17,7 +17,7 @@ from fakes.recorded import Spec, write_sweep
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
-from scalewise.host import FileLock
+from scalewise.host import CLASS_FILES, FileLock
 from scalewise.records import Cause, Ending, HeartbeatWriter, RunningAttempt, SweepFolder
 from scalewise.sweep import status_view, way_to_finish
 from scalewise.sweep.status import CellStatus, StatusReader
@@ -226,19 +226,27 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     assert estimate_line(ended).startswith(f"{said}scalewise resume "), "all but the one done"
 
 
+@pytest.mark.parametrize("ran", [{}, {CLASS_FILES: {"my.py": "0"}}])
 @pytest.mark.parametrize(
     ("cause", "raised_at", "first"),
     [
-        ("exception", "/own/my.py:12", "mend /own/my.py:12, then"),
+        *(("exception", at, f"mend {at}, then") for at in ("/own/my.py:12", "/own/new.py:1")),
         *(("exception", at, "mend it, then") for at in (None, status_view.__file__)),
         *(("peer", None, "finish it"), ("supervisor_lost", None, "finish it")),
     ],
 )
-def test_what_comes_back_in_another_try_is_to_be_mended_first(
-    cause: Cause, raised_at: str | None, first: str
+def test_what_comes_back_is_to_be_mended_first_and_done_cells_of_that_code_run_anew(
+    sweep: SweepFolder, ran: dict[str, object], cause: Cause, raised_at: str | None, first: str
 ) -> None:
+    done = sweep.cell("done")
+    done.save_provenance(replace(done.load_provenance(), code=ran))
     endings = [Ending("interrupted"), Ending("failed", cause, raised_at=raised_at)]
-    assert way_to_finish("x", endings) == f"{first}: scalewise resume x"
+    way, *cost = way_to_finish(sweep.path, endings).splitlines()
+    anew = " sweep.rerun=all" if ran and raised_at == "/own/my.py:12" else ""
+    assert way == f"{first}: scalewise resume {sweep.path}{anew}"
+    told = bool(anew or (ran and first == "mend it, then"))
+    assert ("1 done cell " in " ".join(cost)) == told
+    assert way_to_finish(sweep.path.with_suffix(".zip"), endings) == ""
 
 
 def test_a_sweep_that_may_add_rounds_says_which_it_is_in(

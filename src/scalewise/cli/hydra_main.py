@@ -245,8 +245,7 @@ def _say_where_runs_are(folder: Path) -> bool:
     for _, cell in SweepFolder(folder).cells():
         if not cell.is_done():
             continue
-        config = cell.load_config()
-        tracking = config.get("tracking", {})
+        tracking = cell.load_config().get("tracking", {})
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
         ways = {
             "trackio": f"Trackio: scalewise trackio-view --project {project}",

@@ -282,7 +282,9 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
         to_add = 0 if adapts else last.more_runs or 0
-        more = f" ({last.more})." if last.more and not aside else ""
+        failed = sum(cell.state == "failed" for cell in analysis.unfinished)
+        also = f"; {failed} failed {plural(failed, 'cell')} run again too" if failed else ""
+        more = f" ({last.more}{also})." if last.more and not aside else ""
         yield f"{lead}: {add_words(analysis, to_add, most.multi, most.single)}{more}"
 
 

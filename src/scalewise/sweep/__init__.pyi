@@ -7,6 +7,7 @@ from .engine import SweepReport as SweepReport
 from .engine import sweep_reports as sweep_reports
 from .executor import Executor as Executor
 from .executor import LauncherConfig as LauncherConfig
+from .executor import Note as Note
 from .executor import Policy as Policy
 from .executor import QueuedCell as QueuedCell
 from .executor import RunningCell as RunningCell

@@ -42,7 +42,6 @@ from scalewise.records import (
 )
 from scalewise.supervisor import mendable
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.status import CellStatus
 
 
 @dataclass(frozen=True)
@@ -60,25 +59,24 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
 
     Raises :class:`ConfigError` if it selects nothing.
     """
-    done = {c.planned.cell_id for c in cells if folder.is_done(c.planned)}
     if rerun is None:
-        kept, rerun_ids = list(cells), frozenset[str]()
-    else:
-        chosen = {
-            cell.planned.cell_id
-            for cell in cells
-            if is_rerun(cell.planned, rerun)
-            or (rerun == "failed" and _has_failed(folder, cell.planned))
-        }
-        if not chosen:
-            raise ConfigError(
-                f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
-                f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
-                "pattern for their names"
-            )
-        kept = [c for c in cells if c.planned.cell_id in chosen | done]
-        rerun_ids = frozenset(chosen & done)
-    return Selection(tuple(kept), rerun_ids)
+        return Selection(tuple(cells), frozenset())
+    planned = [cell.planned for cell in cells]
+    done = {one.cell_id for one in planned if folder.is_done(one)}
+    chosen = {
+        one.cell_id
+        for one in planned
+        if is_rerun(one, rerun)
+        or (rerun == "failed" and cell_state(folder.cell(one.name), one.cell_id).state == "failed")
+    }
+    if not chosen:
+        raise ConfigError(
+            f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
+            f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
+            "pattern for their names"
+        )
+    kept = tuple(c for c in cells if c.planned.cell_id in chosen | done)
+    return Selection(kept, frozenset(chosen & done))
 
 
 def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:
@@ -125,15 +123,12 @@ def check_options(sweep: SweepConfig) -> None:
                 "allowed: the folder of a sweep that was begun"
             )
         return
-    if sweep.rerun is not None:
-        raise ConfigError(
-            f"sweep.rerun: found {sweep.rerun!r} without sweep.resume; "
-            "allowed: together with sweep.resume=FOLDER"
-        )
-    if sweep.extend:
-        raise ConfigError(
-            f"sweep.extend: found {sweep.extend} without sweep.resume; for a new sweep set repeats"
-        )
+    for key, found in (("rerun", sweep.rerun), ("extend", sweep.extend or None)):
+        if found is not None:
+            raise ConfigError(
+                f"sweep.{key}: found {found!r} without sweep.resume; "
+                "allowed: together with sweep.resume=FOLDER; of a new sweep, repeats=N"
+            )
 
 
 def differing(
@@ -141,11 +136,8 @@ def differing(
 ) -> list[str]:
     """How this process differs from those that made the results of ``kept``, one line each.
 
-    Args:
-        folder: the sweep's.
-        kept: cells whose results stay.
-        code: :func:`~scalewise.working_tree.running_code` of now; empty if unknown.
-        gpus: models of the devices that cells would run on now; empty if unknown.
+    ``code`` is that of :func:`current_code`, and ``gpus`` are models of the devices that cells
+    would run on now; each is empty if unknown.
     """
     found = Counter[str]()
     for planned in kept:
@@ -194,7 +186,10 @@ def refuse_mixing(
     their own configurations are held against them: the others were left as they are on purpose,
     and a report refuses to compare results of two states.
     """
-    kept = _kept(folder, cells, rerun_ids)
+    known = {cell.planned.cell_id: cell.planned for cell in cells}
+    if folder.plan_path.exists():
+        known |= {planned.cell_id: planned for planned, _ in folder.cells()}
+    kept = [p for p in known.values() if p.cell_id not in rerun_ids and folder.is_done(p)]
     stay = {planned.cell_id for planned in kept}
     added = [cell for cell in cells if cell.planned.cell_id not in stay]
     if not kept:
@@ -219,25 +214,6 @@ def refuse_mixing(
     return [f"mixed: {line}" for line in differing(folder, kept, code, gpus)]
 
 
-def _kept(
-    folder: SweepFolder, cells: Sequence[Cell], rerun_ids: Collection[str]
-) -> list[PlannedCell]:
-    """Every cell of the folder whose result stays, whether or not it is among ``cells``."""
-    known = {cell.planned.cell_id: cell.planned for cell in cells}
-    if folder.plan_path.exists():
-        known |= {planned.cell_id: planned for planned in folder.load_plan().cells}
-    return [one for one in known.values() if one.cell_id not in rerun_ids and folder.is_done(one)]
-
-
-def _has_failed(folder: SweepFolder, planned: PlannedCell) -> bool:
-    return cell_state(folder.cell(planned.name), planned.cell_id).state == "failed"
-
-
-def is_monitored(cells: Iterable[PlannedCell | CellStatus]) -> bool:
-    """Whether a script of the user's own made them: its ids are no hashes, none is resumed."""
-    return all(cell.cell_id == cell.name for cell in cells)
-
-
 def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
     """The command that finishes what of a sweep another run may end better; empty for nothing.
 
@@ -249,7 +225,8 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
               or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
     sweep = SweepFolder(folder)
     plan = load_or_none(sweep.load_plan)  # a zip has none in it that could be resumed
-    if not better or plan is None or is_monitored(plan.cells):
+    # The ids of a script of the user's own are no hashes, and nobody can resume it.
+    if not better or plan is None or all(one.cell_id == one.name for one in plan.cells):
         return ""
     command = f"scalewise resume {shlex.quote(from_here(folder))}"
     faults = [one for one in better if one.cause and one.outcome == "failed" and not mendable(one)]
@@ -260,7 +237,7 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
     at = next((line for line in raised if line and not line.startswith(own)), None)
     lead = f"mend {from_here(at) if at else 'it'}, then: {command}"
     done = [sweep.cell(one.name) for one in plan.cells if sweep.is_done(one)]
-    if not any(_ran(cell, at) for cell in done):
+    if not any(_ran(cell, (at or "").rpartition(":")[0]) for cell in done):
         return lead
     cells = f"{len(done)} done {plural(len(done), 'cell')}"
     if at is None:
@@ -272,15 +249,12 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
     )
 
 
-def _ran(cell: CellFolder, line: str | None) -> bool:
-    """Whether a done cell ran the user's file of that ``file:line``; without one, any of theirs."""
+def _ran(cell: CellFolder, file: str) -> bool:
+    """Whether a done cell ran that file of the user's, or its script; any of them without one."""
     there = load_or_none(cell.load_provenance)
-    if there is None:
-        return False
-    file = "" if line is None else f"/{line.rpartition(':')[0]}"
-    known = there.code.get(CLASS_FILES, {})
-    # The sum of a script lies with its data.
-    return "script" in there.data or any(not file or file.endswith(f"/{name}") for name in known)
+    known = {} if there is None else there.code.get(CLASS_FILES, {})
+    is_script = there is not None and "script" in there.data
+    return is_script or any(not file or f"/{file}".endswith(f"/{name}") for name in known)
 
 
 _ASK_S = 0.2

@@ -29,7 +29,7 @@ from scalewise.records import (
     to_plain,
     unpacked,
 )
-from scalewise.sweep.resume import is_monitored, way_to_finish
+from scalewise.sweep.resume import way_to_finish
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
@@ -71,18 +71,12 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
 
 
 def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:
-    """The sweep now; with ``every_s`` again as long as it runs.
-
-    Cells that wait do not start where nobody runs it: one reading may fall between two cells.
-    """
-    ran = True
+    """The sweep now; with ``every_s`` again as long as somebody runs it, be it between cells."""
     while True:
         status = reader.read()
         yield status
-        waits = any(cell.state == "waiting" for cell in status.cells)
-        if every_s is None or not (status.running or (waits and ran)):
+        if every_s is None or not status.running:
             return
-        ran = status.running
         time.sleep(every_s)
 
 
@@ -125,11 +119,11 @@ def progress_line(status: SweepStatus, width: int) -> str:
 
 
 def estimate_line(status: SweepStatus) -> str:
-    counts, left = status.count(), len(status.to_do)
+    left = len(status.to_do)
     ended = [] if status.running else [cell.ending for cell in status.cells]
     again = f"\n{way}" if (way := way_to_finish(Path(status.folder), ended)) else ""
-    if not left or (is_monitored(status.cells) and not status.running):
-        unfinished = len(status.cells) - counts.get("done", 0)
+    if not left or not (again or status.running):
+        unfinished = len(status.cells) - status.count().get("done", 0)
         return "ended" if not unfinished else f"ended; {unfinished} without a result{again}"
     ended_badly = {cell.state for cell in status.to_do} & {"failed", "skipped"}
     told = f", {' and '.join(sorted(ended_badly))} ones included" if ended_badly else ""
@@ -150,11 +144,7 @@ def render(status: SweepStatus) -> RenderableType:
     if len(shown) > _SHOWN:
         shown = sorted(shown, key=lambda cell: cell.state in ("done", "waiting"))[:_SHOWN]
     more = f" ({hidden} not shown)" if (hidden := len(status.cells) - len(shown)) else ""
-    ended = [
-        (cell.label, cell.ending, Path(cell.log) if cell.log else None)
-        for cell in status.cells
-        if cell.ending.message
-    ]
+    ended = [(cell.label, cell.ending, cell.log) for cell in status.cells if cell.ending.message]
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
         *(Text(text, style="red") for text in ending_lines(ended)),

@@ -78,21 +78,13 @@ def test_no_total_is_claimed_while_rounds_may_be_added() -> None:
     assert "done" not in left_words(sweep((), 0.5, round=3))
 
 
-@pytest.mark.parametrize(
-    ("states", "read"),
-    [
-        (["running", "running", "done"], 3),
-        (["running", "waiting", "done"], 3),
-        (["waiting", "waiting", "done"], 2),
-    ],
-)
-def test_a_sweep_is_watched_as_long_as_it_runs(states: list[State], read: int) -> None:
+@pytest.mark.parametrize(("last", "held"), [("running", False), ("waiting", True)])
+def test_a_sweep_is_watched_as_long_as_somebody_runs_it(last: State, held: bool) -> None:
     """One that was killed leaves cells that wait, and do not start."""
-    found = [replace(sweep(), cells=(cell("done"), cell(one))) for one in states]
-    readings = iter(found)
-    reader: Any = SimpleNamespace(read=lambda: next(readings))
-    assert [*_readings(reader, 0.0)] == found[:read]
-    readings = iter(found)
+    killed = replace(sweep(), cells=(cell("done"), cell("waiting")))
+    found = [replace(killed, cells=(cell("done"), cell(last)), held=held), killed]
+    reader: Any = SimpleNamespace(read=iter(found * 2).__next__)
+    assert [*_readings(reader, 0.0)] == found
     assert [*_readings(reader, None)] == found[:1], "read once where it is not watched"
 
 

@@ -62,6 +62,7 @@ _MOST_ALONE = 8
 _MOST_LOGGED = 12
 """Metrics of a row that is alone."""
 _MOST_LINES = 4
+_CODE = ("code.", "data_file.script")
 _MOST_WON = 0.95
 """Share of a step from which a loss is nearly all: parts are measured each with an error."""
 
@@ -169,7 +170,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         )
         fields = [difference.field for difference in rows[0].differing]
         shared = fields == ["co_tenancy"]
-        if fields and (shared or all(one.startswith("code.") for one in fields)):
+        if fields and (shared or all(one.startswith(_CODE) for one in fields)):
             how = "on a quiet host" if shared else "with the code left as it is"
             yield Line(f"Next: {how}, {resume_words(analysis, 'sweep.rerun=all')}")
         elif fields:

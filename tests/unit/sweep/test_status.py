@@ -214,10 +214,8 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     assert not reader.read().running, "there is no lock yet"
     lock = FileLock(sweep.lock_path)
     assert lock.try_acquire()
-    try:
-        held = reader.read()
-    finally:
-        lock.release()
+    held = reader.read()
+    lock.release()
     assert held.running
     assert "scalewise resume " not in estimate_line(held)
     ended = reader.read()
@@ -251,9 +249,8 @@ def test_a_sweep_that_may_add_rounds_says_which_it_is_in(
     sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = sweep.load_plan()
-    cells = [
-        replace(one, repeat=repeat) for one, repeat in zip(plan.cells, (0, 1, 2, 5), strict=True)
-    ]
+    numbered = zip(plan.cells, (0, 1, 2, 5), strict=True)
+    cells = [replace(one, repeat=repeat) for one, repeat in numbered]
     sweep.save_plan(replace(plan, cells=tuple(cells)))
     monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 5)
     lock = FileLock(sweep.lock_path)
@@ -280,8 +277,7 @@ def test_no_swept_value_is_broken(width: int) -> None:
 
 def test_of_many_done_cells_only_those_that_a_table_shows_are_measured(tmp_path: Path) -> None:
     folder = SweepFolder(write_sweep(tmp_path, [Spec(seed=seed) for seed in range(3)]))
-    rates = [
-        c.global_samples_per_s for c in StatusReader(folder.path, most_measured=2).read().cells
-    ]
+    cells = StatusReader(folder.path, most_measured=2).read().cells
+    rates = [cell.global_samples_per_s for cell in cells]
     assert [rate is not None for rate in rates] == [True, True, False]
     assert all(c.global_samples_per_s for c in StatusReader(folder.path).read().cells)

@@ -50,7 +50,7 @@ _MOST_NAMED = 2
 """Cells named where many ended of the same."""
 
 
-def ending_lines(cells: Sequence[tuple[str, Ending, Path | None]]) -> Iterator[str]:
+def ending_lines(cells: Sequence[tuple[str, Ending, str | Path | None]]) -> Iterator[str]:
     """Names, how their cells ended, and their logs: those that ended alike in one line.
 
     Then the line of code and the log of the first of them.

@@ -267,7 +267,18 @@ def report(
         problems += more
     for problem in problems:
         say(f"warning: {problem}")
+    _tell_how_to_finish(analysis)
     return Exit.INVALID if analysis.invalid else Exit.DONE
+
+
+def _tell_how_to_finish(analysis: Analysis) -> None:
+    """Of what failed: the rest may be about to run."""
+    from scalewise.sweep import way_to_finish
+
+    sweep = analysis.sweep
+    failed = (cell.ending for cell in sweep.cells if cell.state == "failed")
+    if way := way_to_finish(sweep.archive or sweep.path, failed):
+        tell(way)
 
 
 def _analysed(folder: Path | None, prices: tuple[str, ...]) -> Analysis:
@@ -315,7 +326,11 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
         )
     target = None if samples is None else read_samples(samples)
     analysis = _analysed(folder, prices)
-    show_comparison(sections_of(analysis, target), open_console())
+    try:
+        show_comparison(sections_of(analysis, target), open_console())
+    finally:
+        if status == Exit.DONE:  # else what measured has said so
+            _tell_how_to_finish(analysis)
     return Exit.INVALID if analysis.invalid else status
 
 

@@ -154,7 +154,7 @@ def _key(word: str) -> str:
 def _interrupted(why: str) -> int:
     say(f"{why}: what was finished is kept")
     for sweep in sweep_reports:
-        if way := way_to_finish(from_here(sweep.folder), sweep.endings.values()):
+        if way := way_to_finish(sweep.folder, sweep.endings.values()):
             say(way)
     return Exit.INTERRUPTED
 
@@ -193,7 +193,7 @@ def report(*, verbose: bool = False, answers: bool = True) -> int:
         for one in sweep_reports
     ]
     for sweep in sweep_reports:
-        if way := way_to_finish(from_here(sweep.folder), sweep.endings.values()):
+        if way := way_to_finish(sweep.folder, sweep.endings.values()):
             say(way)
     if any(sweep.count("failed") for sweep in sweep_reports):
         return Exit.FAILED
@@ -245,8 +245,7 @@ def _say_where_runs_are(folder: Path) -> bool:
     for _, cell in SweepFolder(folder).cells():
         if not cell.is_done():
             continue
-        config = cell.load_config()
-        tracking = config.get("tracking", {})
+        tracking = cell.load_config().get("tracking", {})
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
         ways = {
             "trackio": f"Trackio: scalewise trackio-view --project {project}",

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from scalewise.config import in_one_line, require
 from scalewise.gpu import HostMismatch
 from scalewise.records import ENV_SECRETS, Ending, SweepFolder
 from scalewise.supervisor import Origin
-from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
+from scalewise.sweep import Cell, Executor, Note, QueuedCell, RunningCell
 
 _LOOK_S = 0.5
 _ALIVE_EVERY_S = 5.0
@@ -229,9 +229,7 @@ class RayExecutor(Executor[RayCell]):
         assert self._cluster is not None
         return self._cluster
 
-    def open(
-        self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
-    ) -> None:
+    def open(self, folder: SweepFolder, locks: tuple[int, ...], note: Note) -> None:
         self._cluster = RayCluster(self.config.address, note)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ finds them again and submits none of them twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from scalewise.records import (
     save_json,
 )
 from scalewise.supervisor import Origin, log_end
-from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell, memory_advice
+from scalewise.sweep import Cell, Executor, Note, QueuedCell, RunningCell, memory_advice
 
 _ASK_EVERY_S = 0.5
 _LOOK_S = 0.5
@@ -149,9 +149,7 @@ class SlurmExecutor(Executor[SlurmCell]):
         self._asked = 0.0
         self._is_reachable = True
 
-    def open(
-        self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
-    ) -> None:
+    def open(self, folder: SweepFolder, locks: tuple[int, ...], note: Note) -> None:
         require_slurm()
         self._folder, self._note = folder, note
 

@@ -19,6 +19,7 @@ from scalewise.analysis import (
     RatioEstimate,
     Rehearsal,
     devices_to_take,
+    ending_lines,
     factor,
     find_link,
     judge_config,
@@ -30,6 +31,7 @@ from scalewise.analysis import (
     train_the_same,
 )
 from scalewise.config import ConfigError, conf_dir
+from scalewise.records import CellFolder
 from scalewise.report.answer import next_step, on_both, to_decide, to_mend, why_none
 from scalewise.report.findings import command, command_of, remark_lines
 from scalewise.report.scaling_tables import price_lines, why_not
@@ -275,13 +277,15 @@ def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
     alone = all(one.devices == 1 and not one.config.is_monitored for one in every.values())
     if alone and not analysis.tried_on_several:
         yield from _run(analysis, command(analysis, on_both(analysis)))
-    ended = [(c.planned, c.ending) for c in analysis.unfinished if c.ending]
-    failed = {planned.config_id for planned, end in ended if end.outcome == "failed"}
+    failed = {c.planned.config_id for c in analysis.unfinished if c.state == "failed"}
     # Once one has failed, its like are skipped for the same cause.
-    lost = [e for e in ended if e[1].outcome == "failed" or e[0].config_id not in failed]
-    yield from {f"Out of memory: {one.name}.": 0 for one, end in lost if end.cause == "oom"}
-    told = (end for _, end in lost if end.outcome in ("failed", "skipped") and end.cause != "oom")
-    yield from {f"{end.outcome.capitalize()}: {end.message.rstrip('.')}.": 0 for end in told}
+    lost = [c for c in analysis.unfinished
+            if c.state == "failed" or c.planned.config_id not in failed]  # fmt: skip
+    yield from (f"Out of memory: {c.planned.name}." for c in lost if c.ending.cause == "oom")
+    told = (c for c in lost if c.state in ("failed", "skipped") and c.ending.cause != "oom")
+    yield from ending_lines(
+        [(c.planned.name, c.ending, CellFolder(c.path).find_log(c.ending)) for c in told]
+    )
     yield from (f"Fault: {brief}." for brief in _damaged(analysis))
 
 

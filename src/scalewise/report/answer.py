@@ -62,6 +62,7 @@ _MOST_ALONE = 8
 _MOST_LOGGED = 12
 """Metrics of a row that is alone."""
 _MOST_LINES = 4
+_CODE = ("code.", "data_file.script")
 _MOST_WON = 0.95
 """Share of a step from which a loss is nearly all: parts are measured each with an error."""
 
@@ -169,7 +170,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         )
         fields = [difference.field for difference in rows[0].differing]
         shared = fields == ["co_tenancy"]
-        if fields and (shared or all(one.startswith("code.") for one in fields)):
+        if fields and (shared or all(one.startswith(_CODE) for one in fields)):
             how = "on a quiet host" if shared else "with the code left as it is"
             yield Line(f"Next: {how}, {resume_words(analysis, 'sweep.rerun=all')}")
         elif fields:
@@ -282,7 +283,9 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
         to_add = 0 if adapts else last.more_runs or 0
-        more = f" ({last.more})." if last.more and not aside else ""
+        failed = sum(cell.state == "failed" for cell in analysis.unfinished)
+        also = f"; {failed} failed {plural(failed, 'cell')} run again too" if failed else ""
+        more = f" ({last.more}{also})." if last.more and not aside else ""
         yield f"{lead}: {add_words(analysis, to_add, most.multi, most.single)}{more}"
 
 

@@ -7,6 +7,7 @@ from .engine import SweepReport as SweepReport
 from .engine import sweep_reports as sweep_reports
 from .executor import Executor as Executor
 from .executor import LauncherConfig as LauncherConfig
+from .executor import Note as Note
 from .executor import Policy as Policy
 from .executor import QueuedCell as QueuedCell
 from .executor import RunningCell as RunningCell
@@ -15,6 +16,7 @@ from .launcher import run_single as run_single
 from .local_executor import LocalConfig as LocalConfig
 from .local_executor import LocalExecutor as LocalExecutor
 from .plan import Cell as Cell
+from .resume import way_to_finish as way_to_finish
 from .running_cells import SupervisorProcess as SupervisorProcess
 from .running_cells import job_of as job_of
 from .running_cells import memory_advice as memory_advice
@@ -23,4 +25,3 @@ from .status_view import Display as Display
 from .status_view import make_display as make_display
 from .status_view import newest_sweep as newest_sweep
 from .status_view import show_status as show_status
-from .status_view import way_to_finish as way_to_finish

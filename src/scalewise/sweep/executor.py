@@ -18,6 +18,8 @@ from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import Cluster, ThisHost
 
 Policy = Literal["exclusive", "packed"]
+Note = Callable[[str], None]
+"""Takes a line for the user."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,8 @@ class Executor(ABC, Generic[R]):
         except ValueError as error:
             raise ConfigError(f"hydra.launcher.{error}") from None
 
-    def open(
-        self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
-    ) -> None:
-        """Get ready to run the cells of ``folder``; ``note`` takes lines for the user.
+    def open(self, folder: SweepFolder, locks: tuple[int, ...], note: Note) -> None:
+        """Get ready to run the cells of ``folder``; its notes go to ``note``.
 
         ``locks`` are descriptors that supervisors and ranks on this host inherit.
         """

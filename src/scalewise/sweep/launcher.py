@@ -181,8 +181,7 @@ def _run(
             # A script was asked for on these devices; of a grid some cells may fit elsewhere.
             if cell.request.cell.script and not sweep.is_done(cell.planned):
                 raise ConfigError(str(mismatch)) from None
-    line = folded(requests)
-    remarks = [*lines, *([] if line is None else [line])]
+    remarks = [*lines, *filter(None, [folded(requests)])]
     remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models())
     if any(one.cell.sweep.dry_run for one in requests):
         later = describe_later(requests)

@@ -22,7 +22,7 @@ from scalewise.gpu import Host, Lease, Leases, Occupancy, units
 from scalewise.host import end_child, end_orphans, wrap_command
 from scalewise.records import DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
-from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, RunningCell
+from scalewise.sweep.executor import Executor, LauncherConfig, Note, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import ThisHost, devices_for, explain_differences
@@ -92,9 +92,7 @@ class LocalExecutor(Executor[LocalCell]):
         """Whether a cell waits only for a process that is vanishing from its devices."""
         self._notes_shown: set[str] = set()
 
-    def open(
-        self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
-    ) -> None:
+    def open(self, folder: SweepFolder, locks: tuple[int, ...], note: Note) -> None:
         self._folder, self._locks, self._note = folder.path, locks, note
         self._leases.name = f"the sweep in {folder.path.resolve()} (process {os.getpid()})"
         self._device_wait = DeviceWait(note)
@@ -251,9 +249,7 @@ def choose_cells(
 class DeviceWait:
     """Decides about a cell whose devices others have; ``note`` is told once what is waited for."""
 
-    def __init__(
-        self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, note: Note, clock: Callable[[], float] = time.monotonic) -> None:
         self._note = note
         self._clock = clock
         self._since: float | None = None

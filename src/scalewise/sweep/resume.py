@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -30,13 +31,16 @@ from scalewise.host import (
 )
 from scalewise.records import (
     PROTOCOL,
+    UNFINISHED,
     CellFolder,
+    Ending,
     PlannedCell,
     RecordError,
     SweepFolder,
     cell_state,
     load_or_none,
 )
+from scalewise.supervisor import mendable
 from scalewise.sweep.plan import Cell
 
 
@@ -55,25 +59,24 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
 
     Raises :class:`ConfigError` if it selects nothing.
     """
-    done = {c.planned.cell_id for c in cells if folder.is_done(c.planned)}
     if rerun is None:
-        kept, rerun_ids = list(cells), frozenset[str]()
-    else:
-        chosen = {
-            cell.planned.cell_id
-            for cell in cells
-            if is_rerun(cell.planned, rerun)
-            or (rerun == "failed" and _has_failed(folder, cell.planned))
-        }
-        if not chosen:
-            raise ConfigError(
-                f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
-                f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
-                "pattern for their names"
-            )
-        kept = [c for c in cells if c.planned.cell_id in chosen | done]
-        rerun_ids = frozenset(chosen & done)
-    return Selection(tuple(kept), rerun_ids)
+        return Selection(tuple(cells), frozenset())
+    planned = [cell.planned for cell in cells]
+    done = {one.cell_id for one in planned if folder.is_done(one)}
+    chosen = {
+        one.cell_id
+        for one in planned
+        if is_rerun(one, rerun)
+        or (rerun == "failed" and cell_state(folder.cell(one.name), one.cell_id).state == "failed")
+    }
+    if not chosen:
+        raise ConfigError(
+            f"sweep.rerun: found {rerun!r}, which fits none of the {len(cells)} "
+            f"{plural(len(cells), 'cell')} of {folder.path}; allowed: failed | all | a "
+            "pattern for their names"
+        )
+    kept = tuple(c for c in cells if c.planned.cell_id in chosen | done)
+    return Selection(kept, frozenset(chosen & done))
 
 
 def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:
@@ -120,15 +123,12 @@ def check_options(sweep: SweepConfig) -> None:
                 "allowed: the folder of a sweep that was begun"
             )
         return
-    if sweep.rerun is not None:
-        raise ConfigError(
-            f"sweep.rerun: found {sweep.rerun!r} without sweep.resume; "
-            "allowed: together with sweep.resume=FOLDER"
-        )
-    if sweep.extend:
-        raise ConfigError(
-            f"sweep.extend: found {sweep.extend} without sweep.resume; for a new sweep set repeats"
-        )
+    for key, found in (("rerun", sweep.rerun), ("extend", sweep.extend or None)):
+        if found is not None:
+            raise ConfigError(
+                f"sweep.{key}: found {found!r} without sweep.resume; "
+                "allowed: together with sweep.resume=FOLDER; of a new sweep, repeats=N"
+            )
 
 
 def differing(
@@ -136,11 +136,8 @@ def differing(
 ) -> list[str]:
     """How this process differs from those that made the results of ``kept``, one line each.
 
-    Args:
-        folder: the sweep's.
-        kept: cells whose results stay.
-        code: :func:`~scalewise.working_tree.running_code` of now; empty if unknown.
-        gpus: models of the devices that cells would run on now; empty if unknown.
+    ``code`` is that of :func:`current_code`, and ``gpus`` are models of the devices that cells
+    would run on now; each is empty if unknown.
     """
     found = Counter[str]()
     for planned in kept:
@@ -189,7 +186,10 @@ def refuse_mixing(
     their own configurations are held against them: the others were left as they are on purpose,
     and a report refuses to compare results of two states.
     """
-    kept = _kept(folder, cells, rerun_ids)
+    known = {cell.planned.cell_id: cell.planned for cell in cells}
+    if folder.plan_path.exists():
+        known |= {planned.cell_id: planned for planned, _ in folder.cells()}
+    kept = [p for p in known.values() if p.cell_id not in rerun_ids and folder.is_done(p)]
     stay = {planned.cell_id for planned in kept}
     added = [cell for cell in cells if cell.planned.cell_id not in stay]
     if not kept:
@@ -214,18 +214,47 @@ def refuse_mixing(
     return [f"mixed: {line}" for line in differing(folder, kept, code, gpus)]
 
 
-def _kept(
-    folder: SweepFolder, cells: Sequence[Cell], rerun_ids: Collection[str]
-) -> list[PlannedCell]:
-    """Every cell of the folder whose result stays, whether or not it is among ``cells``."""
-    known = {cell.planned.cell_id: cell.planned for cell in cells}
-    if folder.plan_path.exists():
-        known |= {planned.cell_id: planned for planned in folder.load_plan().cells}
-    return [one for one in known.values() if one.cell_id not in rerun_ids and folder.is_done(one)]
+def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
+    """The command that finishes what of a sweep another run may end better; empty for nothing.
+
+    What comes back in another try is mended first: wrong code, too little memory, a full disk.
+    Where done cells ran the code to mend, the command is the one that is not refused then.
+    """
+    # Wrong input stays wrong.
+    better = [one for one in endings if one.outcome in UNFINISHED
+              or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
+    sweep = SweepFolder(folder)
+    plan = load_or_none(sweep.load_plan)  # a zip has none in it that could be resumed
+    # The ids of a script of the user's own are no hashes, and nobody can resume it.
+    if not better or plan is None or all(one.cell_id == one.name for one in plan.cells):
+        return ""
+    command = f"scalewise resume {shlex.quote(from_here(folder))}"
+    faults = [one for one in better if one.cause and one.outcome == "failed" and not mendable(one)]
+    if not faults:
+        return f"finish it: {command}"
+    own = str(Path(__file__).parents[1])  # which nobody is to mend
+    raised = [one.raised_at for one in faults if one.cause in ("exception", "exit")]
+    at = next((line for line in raised if line and not line.startswith(own)), None)
+    lead = f"mend {from_here(at) if at else 'it'}, then: {command}"
+    done = [sweep.cell(one.name) for one in plan.cells if sweep.is_done(one)]
+    if not any(_ran(cell, (at or "").rpartition(":")[0]) for cell in done):
+        return lead
+    cells = f"{len(done)} done {plural(len(done), 'cell')}"
+    if at is None:
+        return f"{lead}\n  Where you edit code that {cells} ran, add sweep.rerun=all."
+    return (
+        f"{lead} sweep.rerun=all\n"
+        f"  It runs all anew, {cells} included: other code is not compared.\n"
+        "  To keep what is done, apart from the rest: sweep.allow_mixed=true instead."
+    )
 
 
-def _has_failed(folder: SweepFolder, planned: PlannedCell) -> bool:
-    return cell_state(folder.cell(planned.name), planned.cell_id).state == "failed"
+def _ran(cell: CellFolder, file: str) -> bool:
+    """Whether a done cell ran that file of the user's, or its script; any of them without one."""
+    there = load_or_none(cell.load_provenance)
+    known = {} if there is None else there.code.get(CLASS_FILES, {})
+    is_script = there is not None and "script" in there.data
+    return is_script or any(not file or f"/{file}".endswith(f"/{name}") for name in known)
 
 
 _ASK_S = 0.2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from rich.text import Text
 
 from scalewise.host import from_here, open_console, plural
 from scalewise.records import (
-    UNFINISHED,
     Ending,
     RecordError,
     SweepFolder,
@@ -30,7 +29,7 @@ from scalewise.records import (
     to_plain,
     unpacked,
 )
-from scalewise.supervisor import mendable
+from scalewise.sweep.resume import way_to_finish
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
@@ -72,11 +71,11 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
 
 
 def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:
-    """The sweep now; with ``every_s`` again as long as something runs or may yet start."""
+    """The sweep now; with ``every_s`` again as long as somebody runs it, be it between cells."""
     while True:
         status = reader.read()
         yield status
-        if every_s is None or not any(c.state in ("running", "waiting") for c in status.cells):
+        if every_s is None or not status.running:
             return
         time.sleep(every_s)
 
@@ -120,13 +119,11 @@ def progress_line(status: SweepStatus, width: int) -> str:
 
 
 def estimate_line(status: SweepStatus) -> str:
-    counts, left = status.count(), len(status.to_do)
-    # The ids of a script of the user's own are no hashes, and nobody can resume it.
-    is_monitored = all(cell.cell_id == cell.name for cell in status.cells)
-    ended = [] if is_monitored or status.running else [cell.ending for cell in status.cells]
-    again = f"\n{way}" if (way := way_to_finish(status.folder, ended)) else ""
-    if not left or (is_monitored and not status.running):
-        unfinished = len(status.cells) - counts.get("done", 0)
+    left = len(status.to_do)
+    ended = [] if status.running else [cell.ending for cell in status.cells]
+    again = f"\n{way}" if (way := way_to_finish(Path(status.folder), ended)) else ""
+    if not left or not (again or status.running):
+        unfinished = len(status.cells) - status.count().get("done", 0)
         return "ended" if not unfinished else f"ended; {unfinished} without a result{again}"
     ended_badly = {cell.state for cell in status.to_do} & {"failed", "skipped"}
     told = f", {' and '.join(sorted(ended_badly))} ones included" if ended_badly else ""
@@ -139,22 +136,6 @@ def estimate_line(status: SweepStatus) -> str:
     return f"{left_words(status)}: ends {'about' if status.round is None else 'after'} {clock}"
 
 
-def way_to_finish(folder: str, endings: Iterable[Ending]) -> str:
-    """The command that finishes what of a sweep another run may end better; empty for nothing.
-
-    What comes back in another try is mended first: wrong code, too little memory, a full disk.
-    """
-    # Wrong input stays wrong.
-    better = [one for one in endings if one.outcome in UNFINISHED
-              or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
-    faults = [one for one in better if one.cause and one.outcome == "failed" and not mendable(one)]
-    own = str(Path(__file__).parents[1])  # which nobody is to mend
-    raised = [one.raised_at for one in faults if one.cause in ("exception", "exit")]
-    at = next((line for line in raised if line and not line.startswith(own)), None)
-    first = f"mend {from_here(at) if at else 'it'}, then" if faults else "finish it"
-    return f"{first}: scalewise resume {folder}" if better else ""
-
-
 def render(status: SweepStatus) -> RenderableType:
     """The table of cells; below it what went wrong, counts and the estimate."""
     from scalewise.analysis import ending_lines
@@ -163,11 +144,7 @@ def render(status: SweepStatus) -> RenderableType:
     if len(shown) > _SHOWN:
         shown = sorted(shown, key=lambda cell: cell.state in ("done", "waiting"))[:_SHOWN]
     more = f" ({hidden} not shown)" if (hidden := len(status.cells) - len(shown)) else ""
-    ended = [
-        (cell.label, cell.ending, Path(cell.log) if cell.log else None)
-        for cell in status.cells
-        if cell.ending.message
-    ]
+    ended = [(cell.label, cell.ending, cell.log) for cell in status.cells if cell.ending.message]
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
         *(Text(text, style="red") for text in ending_lines(ended)),

@@ -75,11 +75,8 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     local_rank, hosts = int(os.environ["LOCAL_RANK"]), int(os.environ["SCALEWISE_HOSTS"])
     context = RankContext(rank, local_rank, world_size, device, hosts)
     if context.describes_host:
-        folder.save_provenance(
-            collect_started(
-                os.environ, host_cores, data_identity(cell.dataset.arguments), own_classes(plain)
-            )
-        )
+        data, classes = data_identity(cell.dataset.arguments), own_classes(plain)
+        folder.save_provenance(collect_started(os.environ, host_cores, data, classes))
     run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
 
 

@@ -259,7 +259,8 @@ def test_the_status_of_a_sweep(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    swept = SweepReport(tmp_path, {str(i): Ending(state) for i, state in enumerate(states)})
+    path = plan_sweep(tmp_path / "sweep", ["alpha"]).path
+    swept = SweepReport(path, {str(i): Ending(state) for i, state in enumerate(states)})
     files = SimpleNamespace(problems=(), html=Path("report.html"))
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)

@@ -230,21 +230,21 @@ PLAYED = Spec(strategy="play", config={"strategy": {"kind": "rehearsal"}})
     ("lost", "told"),
     [
         (replace(DDP, outcome="failed"), "Out of memory: 003-large-ddp-r0."),
-        (
-            replace(DDP, outcome="skipped"),
-            "Skipped: strategy=ddp asks for 2 GPUs; this host has 1.",
-        ),
+        (replace(DDP, outcome="skipped"), "skipped: 003-large-ddp-r0, 004-large-ddp-r1: strategy"),
         (replace(PLAYED, outcome="failed"), "Out of memory: 003-large-play-r0."),
     ],
 )
 def test_what_did_not_run_is_named_and_its_command_not_offered_again(
-    tmp_path: Path, lost: Spec, told: str
+    tmp_path: Path, lost: Spec, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_sweep(tmp_path, [*three(Spec()), lost, replace(lost, repeat=1, outcome="skipped")])
+    assert main(["advise", str(tmp_path)]) == 0
+    last = f"mend it, then: scalewise resume {tmp_path}\n"
+    assert capsys.readouterr().out.endswith(last) == (lost.outcome == "failed")
     lead, _, below = blocks(advised(tmp_path)[0])
     assert lead.lines[0].text.startswith("No cell on several devices finished")
-    assert below[-1] == told
-    assert not [x for x in below[:-1] if x.startswith(("Skipped: ", "Out of ", "  Run:"))]
+    assert below[-1].startswith(told)
+    assert not [x for x in below[:-1] if x.startswith(("skipped: ", "Out of ", "  Run:"))]
 
 
 def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None:

@@ -137,14 +137,16 @@ def test_a_setting_that_would_be_refused_is_not_offered(
     assert is_refused(found.measured[0], override) is refused
 
 
+@pytest.mark.parametrize("outcome", ["failed", "interrupted"])
 @pytest.mark.parametrize(("unfinished", "extend"), [(0, 2), (1, 1), (2, None)])
 def test_runs_that_a_resume_makes_in_any_case_are_not_asked_for_again(
-    tmp_path: Path, unfinished: int, extend: int | None
+    tmp_path: Path, outcome: str, unfinished: int, extend: int | None
 ) -> None:
-    cut = [replace(one, repeat=1 + i, outcome="interrupted")
+    cut = [replace(one, repeat=1 + i, outcome=outcome)
            for i in range(unfinished) for one in (Spec(), DDP)]  # fmt: skip
     (said,) = [x for x in answers(analysed(tmp_path, Spec(), DDP, *cut)).texts if "resume" in x]
     assert said.partition("sweep.extend=")[2][:1] == ("" if extend is None else str(extend))
+    assert (" failed cells " in said) == (outcome == "failed" and unfinished > 0)
 
 
 @pytest.mark.parametrize("runs", [2, 3])
@@ -226,7 +228,7 @@ def test_no_change_wins_back_a_whole_step(tmp_path: Path) -> None:
     [
         ("precision", "Next: run both in one sweep, with equal precision."),
         ("co_tenancy", "Next: on a quiet host, scalewise resume "),
-        ("code.file.net.py", "Next: with the code left as it is, scalewise resume "),
+        *((code, "Next: with the code ") for code in ("code.file.net.py", "data_file.script")),
     ],
 )
 def test_rows_that_cannot_be_compared_say_what_to_equal(

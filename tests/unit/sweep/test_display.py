@@ -78,13 +78,13 @@ def test_no_total_is_claimed_while_rounds_may_be_added() -> None:
     assert "done" not in left_words(sweep((), 0.5, round=3))
 
 
-@pytest.mark.parametrize("last", [cell("running"), cell("waiting")])
-def test_a_sweep_is_watched_as_long_as_something_runs_or_may_start(last: CellStatus) -> None:
-    found = [replace(sweep(), cells=(cell("done"), one)) for one in (last, cell("done"))]
-    readings = iter(found)
-    reader: Any = SimpleNamespace(read=lambda: next(readings))
-    assert [one.cells[1].state for one in _readings(reader, 0.0)] == [last.state, "done"]
-    readings = iter(found)
+@pytest.mark.parametrize(("last", "held"), [("running", False), ("waiting", True)])
+def test_a_sweep_is_watched_as_long_as_somebody_runs_it(last: State, held: bool) -> None:
+    """One that was killed leaves cells that wait, and do not start."""
+    killed = replace(sweep(), cells=(cell("done"), cell("waiting")))
+    found = [replace(killed, cells=(cell("done"), cell(last)), held=held), killed]
+    reader: Any = SimpleNamespace(read=iter(found * 2).__next__)
+    assert [*_readings(reader, 0.0)] == found
     assert [*_readings(reader, None)] == found[:1], "read once where it is not watched"
 
 

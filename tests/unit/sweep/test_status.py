@@ -17,7 +17,7 @@ from fakes.recorded import Spec, write_sweep
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
-from scalewise.host import FileLock
+from scalewise.host import CLASS_FILES, FileLock
 from scalewise.records import Cause, Ending, HeartbeatWriter, RunningAttempt, SweepFolder
 from scalewise.sweep import status_view, way_to_finish
 from scalewise.sweep.status import CellStatus, StatusReader
@@ -214,10 +214,8 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     assert not reader.read().running, "there is no lock yet"
     lock = FileLock(sweep.lock_path)
     assert lock.try_acquire()
-    try:
-        held = reader.read()
-    finally:
-        lock.release()
+    held = reader.read()
+    lock.release()
     assert held.running
     assert "scalewise resume " not in estimate_line(held)
     ended = reader.read()
@@ -227,27 +225,32 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
 
 
 @pytest.mark.parametrize(
-    ("cause", "raised_at", "first"),
+    ("cause", "raised_at", "first", "anew"),
     [
-        ("exception", "/own/my.py:12", "mend /own/my.py:12, then"),
-        *(("exception", at, "mend it, then") for at in (None, status_view.__file__)),
-        *(("peer", None, "finish it"), ("supervisor_lost", None, "finish it")),
+        ("exception", "/own/my.py:12", "mend /own/my.py:12, then", " sweep.rerun=all"),
+        ("exception", "/own/new.py:1", "mend /own/new.py:1, then", ""),
+        *(("exception", at, "mend it, then", "") for at in (None, status_view.__file__)),
+        *(("peer", None, "finish it", ""), ("supervisor_lost", None, "finish it", "")),
     ],
 )
-def test_what_comes_back_in_another_try_is_to_be_mended_first(
-    cause: Cause, raised_at: str | None, first: str
+def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew(
+    sweep: SweepFolder, cause: Cause, raised_at: str | None, first: str, anew: str
 ) -> None:
+    done = sweep.cell("done")
+    done.save_provenance(replace(done.load_provenance(), code={CLASS_FILES: {"my.py": "0"}}))
     endings = [Ending("interrupted"), Ending("failed", cause, raised_at=raised_at)]
-    assert way_to_finish("x", endings) == f"{first}: scalewise resume x"
+    way, *cost = way_to_finish(sweep.path, endings).splitlines()
+    assert way == f"{first}: scalewise resume {sweep.path}{anew}"
+    assert bool(cost) == (bool(anew) or first == "mend it, then")
+    assert way_to_finish(sweep.path.with_suffix(".zip"), endings) == ""
 
 
 def test_a_sweep_that_may_add_rounds_says_which_it_is_in(
     sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = sweep.load_plan()
-    cells = [
-        replace(one, repeat=repeat) for one, repeat in zip(plan.cells, (0, 1, 2, 5), strict=True)
-    ]
+    numbered = zip(plan.cells, (0, 1, 2, 5), strict=True)
+    cells = [replace(one, repeat=repeat) for one, repeat in numbered]
     sweep.save_plan(replace(plan, cells=tuple(cells)))
     monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 5)
     lock = FileLock(sweep.lock_path)
@@ -274,8 +277,7 @@ def test_no_swept_value_is_broken(width: int) -> None:
 
 def test_of_many_done_cells_only_those_that_a_table_shows_are_measured(tmp_path: Path) -> None:
     folder = SweepFolder(write_sweep(tmp_path, [Spec(seed=seed) for seed in range(3)]))
-    rates = [
-        c.global_samples_per_s for c in StatusReader(folder.path, most_measured=2).read().cells
-    ]
+    cells = StatusReader(folder.path, most_measured=2).read().cells
+    rates = [cell.global_samples_per_s for cell in cells]
     assert [rate is not None for rate in rates] == [True, True, False]
     assert all(c.global_samples_per_s for c in StatusReader(folder.path).read().cells)

@@ -306,6 +306,20 @@ class CellConfig:
         return self.max_steps is not None or self.max_epochs is not None
 
     @property
+    def unscored(self) -> str:
+        """By which setting nothing is scored while it trains, and what to type; else empty."""
+        when, instead = "nothing", "validation=epoch"
+        setting = f"validation={self.validation}"
+        if self.validation == "end":
+            when = "after training"
+        elif self.validation == "epoch":
+            setting, instead = "trainer.limit_val_batches=0", "a limit above 0"
+            if self.trainer.get("limit_val_batches") != 0:
+                return ""
+        other = f"{instead}, if it is logged then, or a metric of another name"
+        return f"{setting}, which scores {when}; allowed: {other}"
+
+    @property
     def sample_every_s(self) -> float | None:
         """Seconds between two samples of the devices; None where none are taken."""
         if not self.monitor.devices:

@@ -24,7 +24,7 @@ class OwnFolder(pl.Callback):
     """
 
     def __init__(self, recorder: CellRecorder, ours: set[int], cell: CellConfig) -> None:
-        self._validation, self._data_name = cell.validation, cell.dataset.target
+        self._cell = cell
         self._root = recorder.folder.callbacks_path.resolve()
         self._recorder = recorder
         self._ours = {*ours, id(self)}
@@ -44,25 +44,22 @@ class OwnFolder(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuse what would fail at the end of an epoch: only now all that watches is known.
 
-        A module of the user's may log any metric while it trains: it is told alone what is missing.
+        A module of the user's may log any metric while it trains: without a loader for validation,
+        it is told alone that there is none. Who only saves less for it gets a remark in the end.
         """
-        unscored = ""
-        would = self._validation != "never" and is_overridden("validation_step", pl_module)
-        if would and not can_score(trainer):
-            unscored = (
-                f"{self._data_name} has no validation set; allowed: data with one (.validation, or "
-                "val_dataloader of a LightningDataModule)"
-            )
-        if unscored and self._recorder.brings_optimizer:
-            self._recorder.steps.missing["validation"] = unscored
-            unscored = ""
+        own, no_data, scores = self._own, "", not self._cell.unscored
+        if scores and trainer.is_global_zero:  # others may have a smaller share of it, or none
+            no_data = note_unscored(trainer, self._recorder, self._cell.dataset.target)
+        if self._recorder.brings_optimizer and not trainer.num_val_batches:
+            no_data = ""
+        if not scores:
+            own = [one for one in own if getattr(one, "strict", False)]
         schedules = trainer.lr_scheduler_configs
         watched = [("lr_scheduler", one.monitor) for one in schedules if one.reduce_on_plateau]
-        if self._validation == "epoch":
-            watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in self._own]
+        watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in own]
         for key, metric in watched:
             try:
-                check_monitor(key, metric, self._validation, unscored)
+                check_monitor(key, metric, self._cell, no_data)
             except ValueError as error:
                 raise ConfigError(str(error)) from error
 
@@ -77,11 +74,35 @@ class OwnFolder(pl.Callback):
         return str(self._root / Path(path).relative_to(Path.cwd()))
 
 
+def note_unscored(trainer: pl.Trainer, recorder: CellRecorder, data_name: str) -> str:
+    """Why Lightning has no batch to score, on record of a module of the user's.
+
+    Empty where it has, or asks for none yet. Nobody else asks for loaders, which may take long.
+    """
+    is_asked = trainer.val_dataloaders is not None or not trainer.enable_validation
+    validates = is_overridden("validation_step", trainer.lightning_module)
+    if any(trainer.num_val_batches) or not (is_asked and validates):
+        return ""
+    why = (
+        f"{data_name} has no validation set of a batch or more; allowed: data with one "
+        "(.validation, or val_dataloader of a LightningDataModule)"
+    )
+    if recorder.brings_optimizer:
+        recorder.steps.missing["validation"] = why
+    return why
+
+
 def can_score(trainer: pl.Trainer) -> bool:
-    """Whether the module validates, and there is data to: its own and what ``setup`` made, too."""
+    """Whether the module validates, and data may come, its own and what ``setup`` made, too.
+
+    None for a loader, which Lightning refuses, is then as good as an empty list of them.
+    """
     source = trainer.validate_loop._data_source
-    has_data = source.is_defined() and source.dataloader() not in (None, [], ())
-    return has_data and is_overridden("validation_step", trainer.lightning_module)
+    if source.is_defined() and source.is_module():
+        owner: Any = source.instance
+        give = owner.val_dataloader
+        owner.val_dataloader = lambda: [] if (given := give()) is None else given
+    return source.is_defined() and is_overridden("validation_step", trainer.lightning_module)
 
 
 class CellTrainer(pl.Trainer):

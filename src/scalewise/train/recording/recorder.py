@@ -199,7 +199,7 @@ class CellRecorder(pl.Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":  # a test may load a checkpoint, and with it what callbacks knew then
             self._stopped = early_stop(trainer)
-            self._kept = kept_checkpoints(trainer, self.folder.path)
+            self._kept = kept_checkpoints(trainer, self.folder.path, self.steps.missing)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:

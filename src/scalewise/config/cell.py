@@ -308,16 +308,13 @@ class CellConfig:
     @property
     def unscored(self) -> str:
         """By which setting nothing is scored while it trains, and what to type; else empty."""
-        when, instead = "nothing", "validation=epoch"
-        setting = f"validation={self.validation}"
-        if self.validation == "end":
-            when = "after training"
-        elif self.validation == "epoch":
-            setting, instead = "trainer.limit_val_batches=0", "a limit above 0"
-            if self.trainer.get("limit_val_batches") != 0:
-                return ""
-        other = f"{instead}, if it is logged then, or a metric of another name"
-        return f"{setting}, which scores {when}; allowed: {other}"
+        found = ""
+        if self.validation != "epoch":
+            when = "after training" if self.validation == "end" else "nothing"
+            found = f"validation={self.validation}, which scores {when}; allowed: validation=epoch"
+        elif self.trainer.get("limit_val_batches") == 0:
+            found = "trainer.limit_val_batches=0, which scores nothing; allowed: a limit above 0"
+        return found and f"{found}, if it is logged then, or a metric of another name"
 
     @property
     def sample_every_s(self) -> float | None:

@@ -50,14 +50,14 @@ def of_validation(metric: str) -> bool:
 
 
 def check_monitor(key: str, metric: object, cell: CellConfig, no_data: str = "") -> None:
-    """Refuse to watch a metric that nobody logs while training goes on. Raises ValueError.
+    """Refuse to watch a metric that nobody logs while training goes on. Raises ConfigError.
 
     ``no_data`` says why nothing is there to score; empty where something is, or may be.
     """
     waits = isinstance(metric, str) and of_validation(metric)
     if waits and (cell.unscored or no_data):
         why = f", but {no_data}, or a metric of training" if no_data else f" with {cell.unscored}"
-        raise ValueError(f"{key}.monitor: found {metric}{why}")
+        raise ConfigError(f"{key}.monitor: found {metric}{why}")
 
 
 def with_mode(key: str, component: Component, metric: object) -> Component:

@@ -58,10 +58,7 @@ class OwnFolder(pl.Callback):
         watched = [("lr_scheduler", one.monitor) for one in schedules if one.reduce_on_plateau]
         watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in own]
         for key, metric in watched:
-            try:
-                check_monitor(key, metric, self._cell, no_data)
-            except ValueError as error:
-                raise ConfigError(str(error)) from error
+            check_monitor(key, metric, self._cell, no_data)
 
     def _inside(self, path: str, name: str) -> str:
         if Path(path).is_relative_to(self._root):

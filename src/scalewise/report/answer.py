@@ -70,8 +70,6 @@ _FAULTS = (
     "counted_batch", "unsynchronised_timing",
 )  # fmt: skip
 """Remarks on what is to be mended: the gravest is told, whatever else is."""
-_NOT_DONE = ("no_checkpoint", "no_validation")
-"""Remarks on what a run was to do beside training: told with the reason."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -483,7 +481,8 @@ def _found(analysis: Analysis) -> Iterator[str | Line]:
         yield f"{finding.severity}: {finding.text}"
     found = remark_lines(analysis)
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]
-    undone = (one.text for one in found if one.first.code in _NOT_DONE)
+    # What a run was to do beside training: with the reason.
+    undone = (one.text for one in found if one.first.code.startswith("no_"))
     yield from (f"{text[0].upper()}{text[1:]}." for text in undone)
     if found:
         verb = "is" if len(found) == 1 else "are"

@@ -21,8 +21,6 @@ STEP_HOOKS = (
 """Hooks of a callback that Lightning calls in every step."""
 _BETWEEN_STEPS = ("on_validation_end", "on_train_epoch_end", "on_train_epoch_start")
 """Hooks after the recorder's own: the next step has begun by then."""
-_MOST_LOGGED = 12
-"""Metrics that are named."""
 
 
 def acts_in(callback: pl.Callback, hooks: Sequence[str]) -> list[str]:
@@ -102,6 +100,6 @@ def kept_checkpoints(
             value = None if score is None else finite_or_none(float(score))
             kept.append(KeptCheckpoint(by, str(inside), monitor, value))
         elif monitor and getattr(one, "save_top_k", 1):
-            came = ", ".join([*trainer.callback_metrics][:_MOST_LOGGED]) or "nothing"
+            came = ", ".join(trainer.callback_metrics) or "nothing"
             missing["checkpoint"] = f"{by} waited for {monitor}; logged by then: {came}"
     return tuple(kept)

@@ -174,8 +174,10 @@ _NOT_LOGGED = re.compile(r"conditioned on metric `?([^\s`]+)")
 def why_not_logged(error: Exception, cell: CellConfig, missing: Mapping[str, str]) -> str:
     """Why a metric did not come that Lightning's ``error`` waited for; empty if nothing tells."""
     absent = _NOT_LOGGED.search(str(error))
-    no_data = missing.get("validation", "") if absent and of_validation(absent[1]) else ""
-    return (cell.unscored or no_data) if absent else ""
+    if absent is None or not (cell.unscored or of_validation(absent[1])):
+        return ""
+    too_early = "no validation logged it by then; allowed: max_epochs=1, if the run ended before "
+    return cell.unscored or missing.get("validation", f"{too_early}one, or a metric that is logged")
 
 
 def _unused_parameters(module: pl.LightningModule) -> str:

@@ -173,6 +173,7 @@ def test_lightnings_error_gets_the_reason_that_a_metric_did_not_come(
     cell, missing = composed_cell(typed), {"validation": "no set"}
     found = experiment.why_not_logged(caught.value, cell, missing)
     assert found.startswith(why) and bool(found) == bool(why)
+    assert bool(experiment.why_not_logged(caught.value, cell, {})) == bool(why)
     assert not experiment.why_not_logged(RuntimeError("other"), cell, missing)
 
 

@@ -44,16 +44,12 @@ class OwnFolder(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuse what would fail at the end of an epoch: only now all that watches is known.
 
-        A module of the user's may log any metric while it trains: without a loader for validation,
-        it is told alone that there is none. Who only saves less for it gets a remark in the end.
+        Who would only save less for it gets a remark in the end.
         """
-        own, no_data, scores = self._own, "", not self._cell.unscored
+        no_data, scores = "", not self._cell.unscored
         if scores and trainer.is_global_zero:  # others may have a smaller share of it, or none
             no_data = note_unscored(trainer, self._recorder, self._cell.dataset.target)
-        if self._recorder.brings_optimizer and not trainer.num_val_batches:
-            no_data = ""
-        if not scores:
-            own = [one for one in own if getattr(one, "strict", False)]
+        own = [one for one in self._own if scores or getattr(one, "strict", False)]
         schedules = trainer.lr_scheduler_configs
         watched = [("lr_scheduler", one.monitor) for one in schedules if one.reduce_on_plateau]
         watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in own]
@@ -72,9 +68,10 @@ class OwnFolder(pl.Callback):
 
 
 def note_unscored(trainer: pl.Trainer, recorder: CellRecorder, data_name: str) -> str:
-    """Why Lightning has no batch to score, on record of a module of the user's.
+    """Why Lightning has no batch to score; empty where it has, or has not asked for any yet.
 
-    Empty where it has, or asks for none yet. Nobody else asks for loaders, which may take long.
+    A module of the user's may log any metric while it trains: without a loader for validation,
+    this is put on record alone. Nobody but Lightning asks for loaders, which may take long.
     """
     is_asked = trainer.val_dataloaders is not None or not trainer.enable_validation
     validates = is_overridden("validation_step", trainer.lightning_module)
@@ -86,6 +83,7 @@ def note_unscored(trainer: pl.Trainer, recorder: CellRecorder, data_name: str) -
     )
     if recorder.brings_optimizer:
         recorder.steps.missing["validation"] = why
+        return why if trainer.num_val_batches else ""
     return why
 
 

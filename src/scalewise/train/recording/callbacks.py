@@ -89,9 +89,8 @@ def kept_checkpoints(
 
     ``missing`` is told of one that waited for its metric in vain.
     """
-    keeping: Sequence[Any] = trainer.checkpoint_callbacks  # of classes of the user's too
     own, kept = folder.resolve(), []
-    for one in keeping:
+    for one in trainer.checkpoint_callbacks:  # of classes of the user's too
         by, monitor = type(one).__name__, getattr(one, "monitor", None)
         path = Path(getattr(one, "best_model_path", ""))
         score = getattr(one, "best_model_score", None)

@@ -78,7 +78,6 @@ CELLS = {
     "single": f"strategy=single {OWN}",
     "ddp": f"strategy=ddp {OWN}",
     "decides": f"strategy=ddp {SLOW} dataset._target_=lit.Module +dataset.batch_size=10",
-    "too_large": f"strategy=single {SLOW} dataset._target_=lit.Module +dataset.batch_size=1000",
     "read_once": f"strategy=single {SLOW} dataset._target_=scored.Dry",
     "delayed": f"strategy=ddp {SLOW} batch_size=16 dataset._target_=mine.SlowData "
     f"+dataset.batch_ms={INJECTED_MS['data_wait']} +model.rank=1 "
@@ -149,19 +148,12 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(cells: dict[str, CellFo
     assert audit_shards(shards, 2, 20).verdict == "sharded"
 
 
-@pytest.mark.parametrize(
-    ("experiment", "message"),
-    [
-        ("too_large", "no batch came from Module, so nothing was trained"),
-        ("read_once", "no batch came in epoch 2, after "),
-    ],
-)
 def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
-    cells: dict[str, CellFolder], experiment: str, message: str
+    cells: dict[str, CellFolder],
 ) -> None:
-    (attempt,) = cells[experiment].attempts()
+    (attempt,) = cells["read_once"].attempts()
     assert attempt.cause == "config"
-    assert message in attempt.message
+    assert "no batch came in epoch 2, after " in attempt.message
 
 
 @pytest.fixture

@@ -217,9 +217,12 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         figures = {"ran": ran.ran, "requested": ran.requested, "because": ran.fell_back_because}
         yield Remark("fell_back", figures)
     by_others = config.setting("script.command") is not None
-    if by_others or config.setting("dataset.name") == "own":
-        # Whoever wrote it knows nothing of what could have been seen.
-        for name, why in first.missing.items():
+    # Whoever wrote it knows nothing of what could have been seen.
+    is_told = by_others or config.setting("dataset.name") == "own"
+    for name, why in first.missing.items():
+        if f"no_{name}" in WORDS:
+            yield Remark(f"no_{name}", {"why": why})
+        elif is_told:
             yield Remark("missing", {"figure": name, "why": why})
     # One device has no balance, and that is no loss; nor have stages that take turns.
     usual = () if config.devices != 1 and not pipeline_of(run.cell) else ("balance",)

@@ -306,6 +306,17 @@ class CellConfig:
         return self.max_steps is not None or self.max_epochs is not None
 
     @property
+    def unscored(self) -> str:
+        """By which setting nothing is scored while it trains, and what to type; else empty."""
+        found = ""
+        if self.validation != "epoch":
+            when = "after training" if self.validation == "end" else "nothing"
+            found = f"validation={self.validation}, which scores {when}; allowed: validation=epoch"
+        elif self.trainer.get("limit_val_batches") == 0:
+            found = "trainer.limit_val_batches=0, which scores nothing; allowed: a limit above 0"
+        return found and f"{found}, if it is logged then, or a metric of another name"
+
+    @property
     def sample_every_s(self) -> float | None:
         """Seconds between two samples of the devices; None where none are taken."""
         if not self.monitor.devices:

@@ -49,20 +49,15 @@ def of_validation(metric: str) -> bool:
     return re.match(r"val(id(ation)?)?([^a-z0-9]|$)", metric, re.IGNORECASE) is not None
 
 
-def check_monitor(key: str, metric: object, validation: Validation, unscored: str = "") -> None:
-    """Refuse to watch a metric that nobody logs while training goes on. Raises ValueError.
+def check_monitor(key: str, metric: object, cell: CellConfig, no_data: str = "") -> None:
+    """Refuse to watch a metric that nobody logs while training goes on. Raises ConfigError.
 
-    ``unscored`` says why nothing is there to score; empty where something is, or may be.
+    ``no_data`` says why nothing is there to score; empty where something is, or may be.
     """
-    scored = not (isinstance(metric, str) and of_validation(metric))
-    if unscored and not scored:
-        raise ValueError(f"{key}.monitor: found {metric}, but {unscored}, or a metric of training")
-    when = "which scores after training" if validation == "end" else "which scores nothing"
-    require(
-        f"{key}.monitor", metric, scored or validation == "epoch",
-        "validation=epoch, if it is logged then, or a metric of another name",
-        f"validation={validation}, {when}",
-    )  # fmt: skip
+    waits = isinstance(metric, str) and of_validation(metric)
+    if waits and (cell.unscored or no_data):
+        why = f", but {no_data}, or a metric of training" if no_data else f" with {cell.unscored}"
+        raise ConfigError(f"{key}.monitor: found {metric}{why}")
 
 
 def with_mode(key: str, component: Component, metric: object) -> Component:
@@ -189,14 +184,14 @@ def check_training(cell: CellConfig) -> None:
     validation, scheduler = cell.validation, cell.scheduler
     for name, callback in cell.callbacks.items():
         arguments = callback.arguments
-        check_monitor(f"callbacks.{name}", arguments.get("monitor"), validation)
+        check_monitor(f"callbacks.{name}", arguments.get("monitor"), cell)
         path = arguments.get("dirpath")
         require(
             f"callbacks.{name}.dirpath", path, not (isinstance(path, str) and path[:1] in "/~"),
             "a path below callbacks/ in the folder of each cell, or null",
         )  # fmt: skip
     if scheduler is not None:
-        check_monitor("scheduler", scheduler.monitor, validation)
+        check_monitor("scheduler", scheduler.monitor, cell)
         missing = scheduler.of_whole_run
         require(
             f"scheduler.{missing}", None, cell.is_counted or missing is None,

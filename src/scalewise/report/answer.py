@@ -446,8 +446,6 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
     """How good what was trained is, where a validation set was scored for it."""
     ranked = list(ranked_in_brief(analysis)) if analysis.pairs else []
     yield from ranked
-    unscored = (run.ranks[0].missing.get("validation") for c in analysis.measured for run in c.runs)
-    yield from (f"Not validated: {why}." for why in dict.fromkeys(filter(None, unscored)))
     if rankings(analysis):
         return
     logged = dict.fromkeys(key for c in analysis.measured for key in c.logged)
@@ -486,6 +484,9 @@ def _found(analysis: Analysis) -> Iterator[str | Line]:
         yield f"{finding.severity}: {finding.text}"
     found = remark_lines(analysis)
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]
+    # What a run was to do beside training: with the reason.
+    undone = (one.text for one in found if one.first.code.startswith("no_"))
+    yield from (f"{text[0].upper()}{text[1:]}." for text in undone)
     if found:
         verb = "is" if len(found) == 1 else "are"
         count = f"{len(found)} {plural(len(found), 'remark')} {verb} in the report."

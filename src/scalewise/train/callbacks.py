@@ -24,7 +24,7 @@ class OwnFolder(pl.Callback):
     """
 
     def __init__(self, recorder: CellRecorder, ours: set[int], cell: CellConfig) -> None:
-        self._validation, self._data_name = cell.validation, cell.dataset.target
+        self._cell = cell
         self._root = recorder.folder.callbacks_path.resolve()
         self._recorder = recorder
         self._ours = {*ours, id(self)}
@@ -44,27 +44,17 @@ class OwnFolder(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuse what would fail at the end of an epoch: only now all that watches is known.
 
-        A module of the user's may log any metric while it trains: it is told alone what is missing.
+        Who would only save less for it gets a remark in the end.
         """
-        unscored = ""
-        would = self._validation != "never" and is_overridden("validation_step", pl_module)
-        if would and not can_score(trainer):
-            unscored = (
-                f"{self._data_name} has no validation set; allowed: data with one (.validation, or "
-                "val_dataloader of a LightningDataModule)"
-            )
-        if unscored and self._recorder.brings_optimizer:
-            self._recorder.steps.missing["validation"] = unscored
-            unscored = ""
+        no_data, scores = "", not self._cell.unscored
+        if scores and trainer.is_global_zero:  # others may have a smaller share of it, or none
+            no_data = note_unscored(trainer, self._recorder, self._cell.dataset.target)
+        own = [one for one in self._own if scores or getattr(one, "strict", False)]
         schedules = trainer.lr_scheduler_configs
         watched = [("lr_scheduler", one.monitor) for one in schedules if one.reduce_on_plateau]
-        if self._validation == "epoch":
-            watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in self._own]
+        watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in own]
         for key, metric in watched:
-            try:
-                check_monitor(key, metric, self._validation, unscored)
-            except ValueError as error:
-                raise ConfigError(str(error)) from error
+            check_monitor(key, metric, self._cell, no_data)
 
     def _inside(self, path: str, name: str) -> str:
         if Path(path).is_relative_to(self._root):
@@ -77,11 +67,37 @@ class OwnFolder(pl.Callback):
         return str(self._root / Path(path).relative_to(Path.cwd()))
 
 
+def note_unscored(trainer: pl.Trainer, recorder: CellRecorder, data_name: str) -> str:
+    """Why Lightning has no batch to score; empty where it has, or has not asked for any yet.
+
+    A module of the user's may log any metric while it trains: without a loader for validation,
+    this is put on record alone. Nobody but Lightning asks for loaders, which may take long.
+    """
+    is_asked = trainer.val_dataloaders is not None or not trainer.enable_validation
+    validates = is_overridden("validation_step", trainer.lightning_module)
+    if any(trainer.num_val_batches) or not (is_asked and validates):
+        return ""
+    why = (
+        f"{data_name} has no validation set of a batch or more; allowed: data with one "
+        "(.validation, or val_dataloader of a LightningDataModule)"
+    )
+    if recorder.brings_optimizer:
+        recorder.steps.missing["validation"] = why
+        return why if trainer.num_val_batches else ""
+    return why
+
+
 def can_score(trainer: pl.Trainer) -> bool:
-    """Whether the module validates, and there is data to: its own and what ``setup`` made, too."""
+    """Whether the module validates, and data may come, its own and what ``setup`` made, too.
+
+    None for a loader, which Lightning refuses, is then as good as an empty list of them.
+    """
     source = trainer.validate_loop._data_source
-    has_data = source.is_defined() and source.dataloader() not in (None, [], ())
-    return has_data and is_overridden("validation_step", trainer.lightning_module)
+    if source.is_defined() and source.is_module():
+        owner: Any = source.instance
+        give = owner.val_dataloader
+        owner.val_dataloader = lambda: [] if (given := give()) is None else given
+    return source.is_defined() and is_overridden("validation_step", trainer.lightning_module)
 
 
 class CellTrainer(pl.Trainer):

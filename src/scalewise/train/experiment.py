@@ -6,7 +6,7 @@ import logging
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import PosixPath
@@ -23,7 +23,7 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 from scalewise.config import CellConfig, ConfigError, instantiate, of_validation, rehearsed
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import build_data, build_module, build_strategy, check_test, data_share
-from scalewise.train.callbacks import CellTrainer, OwnFolder, can_score
+from scalewise.train.callbacks import CellTrainer, OwnFolder, can_score, note_unscored
 from scalewise.train.execution import (
     Execution,
     ExperimentModule,
@@ -91,8 +91,7 @@ def run(
     except (RuntimeError, MisconfigurationException) as error:
         if _UNUSED in str(error):
             raise ConfigError(_unused_parameters(module)) from error
-        absent, why = _NOT_LOGGED.search(str(error)), recorder.steps.missing.get("validation")
-        if absent and why and of_validation(absent[1]):
+        if why := why_not_logged(error, cell, recorder.steps.missing):
             raise ConfigError(f"{str(error).rstrip('. ')}: {why}") from error
         raise
     except UnpicklingError as error:
@@ -109,17 +108,18 @@ def run(
             f"dataset: no batch came from {cell.dataset.name}, so nothing was trained; allowed: "
             "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
         )
-    if cell.validation == "end" and can_score(trainer):
-        trainer.limit_val_batches = cell.trainer.get("limit_val_batches", 1.0)
-        trainer.validate(
-            module, data.get("val_dataloaders"), datamodule=data.get("datamodule"), verbose=False
-        )
+    source, limit = data.get("datamodule"), cell.trainer.get("limit_val_batches", 1.0)
+    if cell.validation == "end" and limit:
+        if can_score(trainer):
+            trainer.limit_val_batches, own = limit, data.get("val_dataloaders")
+            trainer.validate(module, own, datamodule=source, verbose=False)
+        note_unscored(trainer, recorder, cell.dataset.target)
     if cell.test:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
         trainer.test(
             module,
             testing,
-            datamodule=data.get("datamodule"),
+            datamodule=source,
             ckpt_path=best,
             verbose=False,
             weights_only=False if best else None,  # this run's own file
@@ -169,6 +169,15 @@ _UNUSED = "not used in producing the loss"
 """In Lightning's words for DDP's complaint. Its advice names settings that a cell does not have."""
 _NOT_LOGGED = re.compile(r"conditioned on metric `?([^\s`]+)")
 """In Lightning's words for what stops or schedules by a metric that did not come."""
+
+
+def why_not_logged(error: Exception, cell: CellConfig, missing: Mapping[str, str]) -> str:
+    """Why a metric did not come that Lightning's ``error`` waited for; empty if nothing tells."""
+    absent = _NOT_LOGGED.search(str(error))
+    if absent is None or not (cell.unscored or of_validation(absent[1])):
+        return ""
+    too_early = "no validation logged it by then; allowed: max_epochs=1, if the run ended before "
+    return cell.unscored or missing.get("validation", f"{too_early}one, or a metric that is logged")
 
 
 def _unused_parameters(module: pl.LightningModule) -> str:

@@ -345,14 +345,15 @@ def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool)
 
 def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
     write_sweep(tmp_path, repeats(Spec(), STEADY_3))
-    missing = {UNCOUNTED: "within a graph", "validation": "mine.Data has none"}
+    missing = {UNCOUNTED: "within a graph", "validation": "x", "checkpoint": "y"}
     edit_ranks(tmp_path, lambda rank: rank["missing"].update(missing))
     found = analyse(load_sweep(tmp_path))
     (one,) = found.measured
     first = answers(found).texts[0]
     assert estimate(one.estimate("step_time_ms")) + " ms a step" in first
     assert "samples/s" not in first
-    assert answers(found).texts.count("Not validated: mine.Data has none.") == 1
+    said = [text.partition(": ")[2] for text in answers(found).texts]
+    assert [said.count(f"{why} (in 3 of 3 runs).") for why in "xy"] == [1, 1]
     with pytest.raises(ConfigError, match="found one without samples/s: within a graph"):
         advise(found, None)
 

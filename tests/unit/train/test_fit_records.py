@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.demos.boring_classes import BoringModel, RandomDataset
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
@@ -19,7 +20,7 @@ from scalewise.analysis import CellRecords, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, EarlyStop, SweepFolder, read_device_series
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
-from scalewise.train.recording.callbacks import CallbackTimes, early_stop
+from scalewise.train.recording.callbacks import CallbackTimes, early_stop, kept_checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice
 
@@ -181,6 +182,22 @@ def test_who_asks_for_an_end_that_was_due_stopped_nothing(
     assert early_stop(trainer) is None, "nobody asked"
     trainer.asked = EarlyStop("EarlyStopping", epochs, None)
     assert early_stop(trainer) == (trainer.asked if early else None)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "save_top_k", "kept", "missing"),
+    [("f1", 1, 0, ["checkpoint"]), ("f1", 0, 0, []), ("now", 1, 1, []), (None, 1, 1, [])],
+)
+def test_who_was_to_keep_the_best_and_saw_no_such_metric_is_told(
+    tmp_path: Path, monitor: str | None, save_top_k: int, kept: int, missing: list[str]
+) -> None:
+    keeps = ModelCheckpoint(tmp_path, monitor=monitor, save_top_k=save_top_k)
+    trainer = small_trainer(max_steps=1, enable_checkpointing=True, callbacks=[keeps])
+    module, found = BoringModel(), dict[str, str]()
+    module.on_train_batch_end = lambda *_: module.log("now", 1.0)
+    trainer.fit(module, DataLoader(RandomDataset(32, 8), batch_size=4))
+    assert (len(kept_checkpoints(trainer, tmp_path, found)), list(found)) == (kept, missing)
+    assert all("f1" in why and "now" in why for why in found.values())
 
 
 def test_what_callbacks_take_is_the_mean_over_timed_steps() -> None:

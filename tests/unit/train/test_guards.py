@@ -21,7 +21,7 @@ from fakes.small_fit import composed_cell, small_trainer
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import experiment
-from scalewise.train.callbacks import OwnFolder, build_schedule, can_score
+from scalewise.train.callbacks import OwnFolder, build_schedule, can_score, note_unscored
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
 
 pytestmark = pytest.mark.timeout(60)
@@ -99,35 +99,82 @@ class Scored(BoringModel):
         return [optimizer], [{"scheduler": schedule, "monitor": "val/loss"}][: self.is_validated]
 
 
+@pytest.mark.filterwarnings("ignore:Total length")
 @pytest.mark.parametrize(
-    ("validation", "where", "metric", "own", "refused"),
+    ("typed", "where", "metric", "own", "refused"),
     [
-        ("end", "setup", "val/loss", True, "lr_scheduler.monitor: found val/loss with validation="),
-        ("epoch", "setup", "val/loss", True, ""),
-        ("epoch", "module", "val/loss", True, ""),
-        ("epoch", "", "val/acc", True, ""),
-        ("epoch", "", "val/acc", False, "EarlyStopping.monitor: found val/acc, but mine has no"),
+        ("validation=end", "setup", "val/loss", True, "lr_scheduler.monitor: found val/loss with"),
+        ("validation=never", "", "val/acc", True, "EarlyStopping.monitor: found val/acc with va"),
+        ("trainer.limit_val_batches=0", "setup", "val/acc", True, "lr_scheduler.monitor: found"),
+        ("", "setup", "val/loss", True, ""),
+        ("", "module", "val/loss", True, ""),
+        ("", "", "val/acc", True, ""),
+        ("", "", "val/acc", False, "EarlyStopping.monitor: found val/acc, but tests.Mine has no"),
+        ("", "empty", "val/loss", True, "lr_scheduler.monitor: found val/loss, but tests.Mine has"),
     ],
 )
 def test_what_waits_for_no_validation_is_refused_before_the_first_step(
-    tmp_path: Path, validation: Any, where: str, metric: str, own: bool, refused: str
+    tmp_path: Path, typed: str, where: str, metric: str, own: bool, refused: str
 ) -> None:
     """But a module of the user's may log any metric in training."""
     recorder = Mock(folder=CellFolder(tmp_path), brings_optimizer=own)
-    recorder.steps.missing = {}
-    cell = Mock(validation=validation, dataset=Mock(target="mine"))
+    recorder.steps.missing, asked = {}, []
+    cell = composed_cell("validation=epoch", "dataset._target_=tests.Mine", *typed.split())
     callbacks = [OwnFolder(recorder, set(), cell), EarlyStopping(metric)]
     trainer = small_trainer(max_epochs=2, callbacks=callbacks, num_sanity_val_steps=0)
     module, held = Scored(), pl.LightningDataModule()
+
+    def loader() -> DataLoader[Tensor]:
+        asked.append(where)
+        size = 9 if where == "empty" else 4
+        return DataLoader(RandomDataset(32, 8), batch_size=size, drop_last=True)
+
     module.is_validated = bool(where)
     module.train_dataloader = held.train_dataloader = two_batches
-    module.val_dataloader = two_batches if where == "module" else None
-    held.setup = lambda stage: setattr(held, "val_dataloader", two_batches)
+    module.val_dataloader = loader if where in ("module", "empty") else None
+    held.setup = lambda stage: setattr(held, "val_dataloader", loader)
     with pytest.raises(ConfigError, match=f"^{refused}") if refused else nullcontext():
         trainer.fit(module, datamodule=held if where == "setup" else None)
     assert trainer.global_step == (0 if refused else 4)
-    assert can_score(trainer) == bool(where)
-    assert bool(recorder.steps.missing) == (own and not where)
+    assert asked == [where] * bool(where), "by Lightning alone"
+    is_missing = where == "empty" or (own and not (where or refused))
+    assert bool(recorder.steps.missing) == is_missing
+
+
+@pytest.mark.filterwarnings("ignore:Total length")
+@pytest.mark.parametrize("given", [None, [], [two_batches()]])
+def test_after_training_what_there_is_to_score_is_asked_for_once(given: Any) -> None:
+    module, asked = Scored(), []
+    module.is_validated = False
+    module.val_dataloader = lambda: asked.append(1) or given
+    trainer = small_trainer(max_epochs=1, limit_val_batches=0)
+    trainer.fit(module, two_batches())
+    assert can_score(trainer)
+    trainer.limit_val_batches = 1.0
+    trainer.validate(module, verbose=False)
+    found = note_unscored(trainer, Mock(brings_optimizer=False), "mine")
+    assert (asked, bool(found)) == ([1], not given)
+
+
+@pytest.mark.parametrize(
+    ("typed", "metric", "why"),
+    [
+        ("validation=end", "f1", "validation=end, which"),
+        ("validation=epoch", "val-f1", "no set"),
+        ("validation=epoch", "f1", ""),
+    ],
+)
+def test_lightnings_error_gets_the_reason_that_a_metric_did_not_come(
+    typed: str, metric: str, why: str
+) -> None:
+    trainer = small_trainer(max_epochs=1, callbacks=[EarlyStopping(metric)])
+    with pytest.raises(RuntimeError, match=metric) as caught:
+        trainer.fit(BoringModel(), two_batches())
+    cell, missing = composed_cell(typed), {"validation": "no set"}
+    found = experiment.why_not_logged(caught.value, cell, missing)
+    assert found.startswith(why) and bool(found) == bool(why)
+    assert bool(experiment.why_not_logged(caught.value, cell, {})) == bool(why)
+    assert not experiment.why_not_logged(RuntimeError("other"), cell, missing)
 
 
 @pytest.mark.parametrize(

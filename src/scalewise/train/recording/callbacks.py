@@ -82,19 +82,23 @@ def early_stop(trainer: pl.Trainer) -> EarlyStop | None:
     return None if all_steps or all_epochs else getattr(trainer, "asked", None)
 
 
-def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint, ...]:
-    """The best checkpoint of each callback that keeps any; paths below ``folder`` are relative."""
-    keeping: Sequence[Any] = trainer.checkpoint_callbacks  # of classes of the user's too
-    own = folder.resolve()
-    return tuple(
-        KeptCheckpoint(
-            by=type(one).__name__,
-            path=str(path.relative_to(own) if path.is_relative_to(own) else path),
-            monitor=getattr(one, "monitor", None),
-            score=None if score is None else finite_or_none(float(score)),
-        )
-        for one in keeping
-        if getattr(one, "best_model_path", "")
-        for path in [Path(str(one.best_model_path))]
-        for score in [getattr(one, "best_model_score", None)]
-    )
+def kept_checkpoints(
+    trainer: pl.Trainer, folder: Path, missing: dict[str, str]
+) -> tuple[KeptCheckpoint, ...]:
+    """The best checkpoint of each callback that keeps any; paths below ``folder`` are relative.
+
+    ``missing`` is told of one that waited for its metric in vain.
+    """
+    own, kept = folder.resolve(), []
+    for one in trainer.checkpoint_callbacks:  # of classes of the user's too
+        by, monitor = type(one).__name__, getattr(one, "monitor", None)
+        path = Path(getattr(one, "best_model_path", ""))
+        score = getattr(one, "best_model_score", None)
+        if path.name:
+            inside = path.relative_to(own) if path.is_relative_to(own) else path
+            value = None if score is None else finite_or_none(float(score))
+            kept.append(KeptCheckpoint(by, str(inside), monitor, value))
+        elif monitor and getattr(one, "save_top_k", 1):
+            came = ", ".join(trainer.callback_metrics) or "nothing"
+            missing["checkpoint"] = f"{by} waited for {monitor}; logged by then: {came}"
+    return tuple(kept)

@@ -140,20 +140,12 @@ class CellRecorder(pl.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        assert self._heartbeat is not None and self._background is not None
         loss = loss_of(outputs)
         self.steps.end_batch(trainer, loss is not None, batch, batch_idx)
         self.metrics.end_batch(trainer, loss)
         if self.callbacks.on and not self.steps.inside_step:
             self.callbacks.end_step(self.steps.steps > self.steps.warmup_steps)
-        self._heartbeat.beat(self.steps.steps, self.steps.samples)
-        self._background.check()
-        if self.steps.steps < self.steps.warmup_steps:
-            self._core_meter.begin()  # before warm-up ends: it takes too long for a timed step
-        if self.steps.steps == self.steps.warmup_steps:
-            self._run_queue.begin(self.steps.steps)
-        if self.profiled is not None:
-            self.profiled.on_step(trainer, self.steps.steps)
+        self._look_around(trainer, self.steps.steps)
 
     def on_replays(
         self, trainer: pl.Trainer, replays: Replays, samples: int, losses: Mapping[int, Tensor]
@@ -162,18 +154,23 @@ class CellRecorder(pl.Callback):
 
         ``samples`` were fed in each; ``losses`` are those that are read, see the metrics.
         """
-        assert self._heartbeat is not None and self._background is not None
         before = self.steps.steps
         self.steps.finish_replays(replays, trainer.current_epoch, samples)
         self.metrics.on_replays(trainer, losses)
-        self._heartbeat.beat(self.steps.steps, self.steps.samples)
+        self._look_around(trainer, before)
+
+    def _look_around(self, trainer: pl.Trainer, before: int) -> None:
+        """Steps were made. Warm-up is not over by all of them, or was not ``before`` these."""
+        assert self._heartbeat is not None and self._background is not None
+        steps, warmup_steps = self.steps.steps, self.steps.warmup_steps
+        self._heartbeat.beat(steps, self.steps.samples)
         self._background.check()
-        if before < self.steps.warmup_steps:
-            self._core_meter.begin()
-        if before < self.steps.warmup_steps <= self.steps.steps:
-            self._run_queue.begin(self.steps.steps)
+        if before < warmup_steps:
+            self._core_meter.begin()  # before warm-up ends: it takes too long for a timed step
+        if before < warmup_steps <= steps or steps == warmup_steps:
+            self._run_queue.begin(steps)
         if self.profiled is not None:
-            self.profiled.on_step(trainer, self.steps.steps)
+            self.profiled.on_step(trainer, steps)
 
     def plan_steps(self, steps: int) -> None:
         """Training means to take so many steps in all, which was not known when it began."""
@@ -199,7 +196,7 @@ class CellRecorder(pl.Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":  # a test may load a checkpoint, and with it what callbacks knew then
             self._stopped = early_stop(trainer)
-            self._kept = kept_checkpoints(trainer, self.folder.path)
+            self._kept = kept_checkpoints(trainer, self.folder.path, self.steps.missing)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:

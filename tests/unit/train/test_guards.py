@@ -128,6 +128,8 @@ def test_what_waits_for_no_validation_is_refused_before_the_first_step(
     assert trainer.global_step == (0 if refused else 4)
     assert can_score(trainer) == bool(where)
     assert bool(recorder.steps.missing) == (own and not where)
+    module.val_dataloader = held.val_dataloader = lambda: ()
+    assert not can_score(trainer)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ PIPE = replace(
 )
 
 
-def repeats(spec: Spec, factors: Sequence[float]) -> list[Spec]:
+def repeats(spec: Spec, factors: Sequence[float] = STEADY_3) -> list[Spec]:
     """One spec a run, each with its own run-to-run factor."""
     return [replace(spec, repeat=i, run_factor=f) for i, f in enumerate(factors)]
 

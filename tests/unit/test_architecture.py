@@ -4,7 +4,6 @@ here is what imports alone do not show."""
 import ast
 import functools
 import importlib
-import json
 import re
 import subprocess
 import sys
@@ -87,32 +86,33 @@ def test_private_modules_of_torch_are_used_in_one_file() -> None:
     assert users == {"train/torch_internals.py"}
 
 
-def test_importing_a_light_room_loads_nothing_heavy() -> None:
-    modules = [
-        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        for room in ("host", "records", "analysis", "report")
-        for path in (PACKAGE / room).rglob("*.py")
-    ]
-    assert loaded_by(*modules) & HEAVY == set()
+LIGHT = [
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for room in ("host", "records", "analysis", "report")
+    for path in (PACKAGE / room).rglob("*.py")
+]
 
 
-def test_the_supervisor_loads_nothing_heavy() -> None:
-    assert loaded_by("scalewise.supervisor.supervisor") & {*HEAVY, "omegaconf", "numpy"} == set()
-
-
-def test_scalewise_itself_and_its_launcher_shim_load_no_torch() -> None:
-    loaded = loaded_by("scalewise", "scalewise.cli.hydra_main", "hydra_plugins.scalewise")
-    assert not loaded & {"torch", "pandas"}
-
-
-def loaded_by(*modules: str) -> set[str]:
-    """Top-level modules in a fresh interpreter after importing ``modules``."""
+@pytest.mark.parametrize(
+    ("names", "never"),
+    [
+        (LIGHT, HEAVY),
+        (["scalewise.supervisor.supervisor"], {*HEAVY, "omegaconf", "numpy"}),
+        (["scalewise", "scalewise.cli.hydra_main", "hydra_plugins.scalewise"], {"torch", "pandas"}),
+        (["scalewise.doctor.examination", "scalewise.report:show_doctor"],
+         {*HEAVY, "omegaconf", "wandb", "trackio"}),
+        (["scalewise.sweep.launcher", "scalewise.cluster.ray_executor"], {"ray"}),
+        (["scalewise:monitor"], {"pytorch_lightning"}),
+    ],
+    ids=["light rooms", "supervisor", "train", "doctor", "launchers", "script"],
+)  # fmt: skip
+def test_what_is_used_loads_nothing_it_does_not_need(names: list[str], never: set[str]) -> None:
     script = (
-        f"import sys, json; [__import__(m) for m in {modules!r}];"
-        "print(json.dumps(sorted(sys.modules)))"
+        f"import sys, pkgutil; [pkgutil.resolve_name(name) for name in {names!r}];"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-    answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
-    return {name.partition(".")[0] for name in json.loads(answer.stdout)}
+    loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
+    assert never.isdisjoint(loaded)
 
 
 def test_threads_and_streams_of_a_rank_are_made_where_their_device_is_set() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 
-NO_PERMISSION, DRIVER_NOT_LOADED = 4, 9
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 3, 4, 9
 TIMEOUT, GPU_IS_LOST, VERSION_MISMATCH = 10, 15, 18
 """The ``nvmlReturn_t`` codes that scenarios use."""
 

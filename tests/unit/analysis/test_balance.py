@@ -273,8 +273,9 @@ def test_counter_readings_in_between_are_each_kept_to() -> None:
     [
         ({}, {"energy_j": "not supported (GPU 0)"}, (102.0, 106.0), (400.0, "power samples"),
          "not supported (GPU 0)"),
-        ({0: 9000.0, 5: 10.0, 10: 510.0}, {}, (102.0, 106.0), (400.0, "power samples"),
+        ({0: 9000.0, 5: 10.0, 10: 510.0}, {}, (102.0, 103.0), (100.0, "power samples"),
          "it was reset while the run lasted"),
+        ({5: 500.0}, {}, (102.0, 106.0), (400.0, "power samples"), "it was read 1 times"),
         ({}, {}, (102.6, 103.4), (None, None), "it was read 0 times"),  # one sample of power
     ],
 )  # fmt: skip

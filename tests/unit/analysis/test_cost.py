@@ -10,7 +10,6 @@ import pytest
 from fakes.recorded import (
     DDP,
     STEADY,
-    STEADY_3,
     Spec,
     analysed,
     edit_ranks,
@@ -178,7 +177,7 @@ ALONE, BOTH = 0.4 * 0.2, 0.81 * 0.2
 
 
 def priced(path: Path, *typed: str, specs: tuple[Spec, ...] = (Spec(), DDP)) -> Analysis:
-    runs = [one for spec in specs for one in repeats(spec, STEADY_3)]
+    runs = [one for spec in specs for one in repeats(spec)]
     return analyse(swept(path, *runs), prices=read_prices(SHIPPED, typed))
 
 

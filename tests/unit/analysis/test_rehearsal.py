@@ -63,12 +63,8 @@ def played(path: Path, *specs: Spec, ranks: int = 4) -> Analysis:
     return analyse(load_sweep(path))
 
 
-def three(spec: Spec) -> list[Spec]:
-    return repeats(spec, STEADY_3)
-
-
 def test_it_is_held_against_one_device_and_called_likely(tmp_path: Path) -> None:
-    found = played(tmp_path, *three(SINGLE), *three(rehearsal()))
+    found = played(tmp_path, *repeats(SINGLE), *repeats(rehearsal()))
     (one,) = found.rehearsals
     step_ms = sum(FASTER.values()) / sum(SINGLE_MS.values())
     assert one.speedup.value == pytest.approx(1 / step_ms, rel=0.01)
@@ -87,7 +83,7 @@ def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
     single = replace(SINGLE, scaling="weak", config=script)
     play = rehearsal(scaling="weak")
     play = replace(play, batch_size=each, config={**play.config, **script})
-    (one,) = played(tmp_path, *three(single), *three(play)).rehearsals
+    (one,) = played(tmp_path, *repeats(single), *repeats(play)).rehearsals
     step = sum(FASTER.values()) / sum(SINGLE_MS.values())
     assert one.speedup.value == pytest.approx(times / step, rel=0.01)
 
@@ -99,7 +95,7 @@ def test_what_keeps_a_script_from_its_single_device_is_not_the_batch_that_it_div
     play = rehearsal(scaling="weak", co_tenants=("make",))
     play = replace(play, config={**play.config, **script})
     single = replace(SINGLE, scaling="weak", config=script)
-    (one,) = played(tmp_path, *three(single), *three(play)).rehearsals
+    (one,) = played(tmp_path, *repeats(single), *repeats(play)).rehearsals
     assert (one.single, one.word) == (None, "cannot tell")
     assert "other cells on the host" in one.reason
 
@@ -117,7 +113,7 @@ def test_a_gpu_whose_host_waits_for_a_core_or_a_batch_is_limited_by_it(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), busy))
     late = replace(rehearsal(), phases_ms={**FASTER, "data_wait": wait_ms})
-    played(tmp_path, *three(SINGLE), *three(late))
+    played(tmp_path, *repeats(SINGLE), *repeats(late))
     edit_ranks(tmp_path, lambda one: one.update(run_queue_ms_per_step=delay_ms), "*ddp_rehearsed*")
     (one,) = analyse(load_sweep(tmp_path)).rehearsals
     assert regime(one.config) == limit
@@ -128,7 +124,7 @@ def test_gpus_that_meet_in_each_step_wait_for_the_slowest(
     tmp_path: Path, wait_ms: float, meet: bool
 ) -> None:
     play = replace(rehearsal(2), phases_ms={**FASTER, "data_wait": wait_ms})
-    (one,) = played(tmp_path, *three(SINGLE), *three(play), ranks=2).rehearsals
+    (one,) = played(tmp_path, *repeats(SINGLE), *repeats(play), ranks=2).rehearsals
     late = []
     for run in one.config.runs:
         steps_ms = run.cell.steps[0].timed().column("step")
@@ -141,7 +137,7 @@ def test_gpus_that_meet_in_each_step_wait_for_the_slowest(
 
 
 def test_a_run_that_was_not_timed_says_nothing_of_the_slowest(tmp_path: Path) -> None:
-    (whole,) = played(tmp_path, *three(SINGLE), *three(rehearsal())).rehearsals
+    (whole,) = played(tmp_path, *repeats(SINGLE), *repeats(rehearsal())).rehearsals
     gone, *kept = whole.config.runs
     (gone.cell.path / "steps/rank0.bin").unlink()
     (one,) = analyse(load_sweep(tmp_path)).rehearsals
@@ -166,7 +162,7 @@ def test_the_whole_interval_decides(
 ) -> None:
     phases = {phase: ms / speed for phase, ms in FASTER.items()}
     play = replace(rehearsal(ranks, link), phases_ms=phases)
-    found = played(tmp_path, *three(SINGLE), *three(play), ranks=ranks)
+    found = played(tmp_path, *repeats(SINGLE), *repeats(play), ranks=ranks)
     assert [one.word for one in found.rehearsals] == [word]
     assert found.rehearsals[0].config not in found.configurations
 
@@ -186,7 +182,7 @@ def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(
 
 
 def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path) -> None:
-    (one,) = played(tmp_path, *(each for spec in auto(4) for each in three(spec))).rehearsals
+    (one,) = played(tmp_path, *(each for spec in auto(4) for each in repeats(spec))).rehearsals
     runs = scipy.stats.t.ppf(0.99, one.speedup.df) * one.speedup.log_error
     half = math.log(one.speedup.interval.high / one.speedup.value)
     assert half == pytest.approx(math.hypot(runs, math.log1p(STEP_ERRORS["GPU"])))
@@ -241,7 +237,7 @@ def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
         each = {name: ms / faster for name, ms in SINGLE_MS.items()}
         play = rehearsal(model=f"s{i}")
         play = replace(play, phases_ms=each, config={**play.config, **own})
-        specs += [*three(replace(SINGLE, model=f"s{i}", config=own)), *three(play)]
+        specs += [*repeats(replace(SINGLE, model=f"s{i}", config=own)), *repeats(play)]
     played(tmp_path, *specs)
     for i in range(len(by)):
         count = partial(dict.update, parameters_total=10 ** (6 + i))
@@ -254,16 +250,16 @@ def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
 @pytest.mark.parametrize(
     ("specs", "reason"),
     [
-        (three(rehearsal()), "no single-device cell"),
+        (repeats(rehearsal()), "no single-device cell"),
         (
-            [*three(replace(SINGLE, batch_size=64)), *three(rehearsal())],
+            [*repeats(replace(SINGLE, batch_size=64)), *repeats(rehearsal())],
             "differs in batch: 64 against 128",
         ),
         # Only a script may divide its batch.
-        ([*three(SINGLE), *three(rehearsal(scaling="weak"))], "scaling: strong against weak"),
-        ([*three(SINGLE), *three(rehearsal())[:2]], "2 of 3 runs"),
-        ([*three(SINGLE), *three(rehearsal(link=None))], "strategy.link"),
-        ([*three(replace(SINGLE, kind="cpu")), *three(rehearsal(kind="cpu"))], "on CPUs"),
+        ([*repeats(SINGLE), *repeats(rehearsal(scaling="weak"))], "scaling: strong against weak"),
+        ([*repeats(SINGLE), *repeats(rehearsal())[:2]], "2 of 3 runs"),
+        ([*repeats(SINGLE), *repeats(rehearsal(link=None))], "strategy.link"),
+        ([*repeats(replace(SINGLE, kind="cpu")), *repeats(rehearsal(kind="cpu"))], "on CPUs"),
     ],
 )
 def test_what_cannot_be_told_says_why(tmp_path: Path, specs: list[Spec], reason: str) -> None:
@@ -283,13 +279,13 @@ def divided(kind: str, **strategy: object) -> Spec:
 
 def test_fsdp_is_held_against_fsdp_of_its_own_kind_with_the_larger_error(tmp_path: Path) -> None:
     specs = SINGLE, REAL, divided("fsdp", sharding="grad_op"), divided("fsdp_rehearsal")
-    (one,) = played(tmp_path / "a", *(each for spec in specs for each in three(spec))).rehearsals
+    (one,) = played(tmp_path / "a", *(each for spec in specs for each in repeats(spec))).rehearsals
     assert one.config.label == "large fsdp x4, rehearsed over pcie"
     assert (one.measured, one.step_error) == (None, None)
     low, high = one.speedup.interval.low, one.speedup.interval.high
     assert math.log(high / low) / 2 == pytest.approx(math.log1p(STEP_ERRORS["host"]), rel=0.02)
     specs = SINGLE, divided("fsdp"), divided("fsdp_rehearsal"), REAL, rehearsal()
-    found = played(tmp_path / "b", *(each for spec in specs for each in three(spec)))
+    found = played(tmp_path / "b", *(each for spec in specs for each in repeats(spec)))
     each = cases([("b", found)])
     assert {case.measured.setting("strategy.kind") for case in each} == {"ddp", "fsdp"}
     kinds = {score.kind.partition(",")[0]: score.cases for score in scores(each)}
@@ -297,7 +293,7 @@ def test_fsdp_is_held_against_fsdp_of_its_own_kind_with_the_larger_error(tmp_pat
 
 
 def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> None:
-    found = played(tmp_path, *three(SINGLE), *three(rehearsal(2)), ranks=2)
+    found = played(tmp_path, *repeats(SINGLE), *repeats(rehearsal(2)), ranks=2)
     assert cases([("a", found)]) == [], "nothing was measured on two"
     build(analyse(load_sweep(tmp_path)), tmp_path / "out")
     names = ("report.md", "details.md", "results.json", "results.csv")
@@ -316,7 +312,7 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
 def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path) -> None:
     two = replace(REAL, devices=2)
     alone = replace(SINGLE, batch_size=32, phases_ms={**SINGLE_MS, "forward": 0.5, "backward": 1.0})
-    specs = [each for spec in (SINGLE, alone, two, REAL, rehearsal()) for each in three(spec)]
+    specs = [each for spec in (SINGLE, alone, two, REAL, rehearsal()) for each in repeats(spec)]
     found = played(tmp_path, *specs)
     (case,) = cases([("a", found)])
     one, real, play, small = (
@@ -346,7 +342,7 @@ def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path
 
 def test_a_surplus_that_may_be_none_has_no_error(tmp_path: Path) -> None:
     linear = replace(REAL, phases_ms={name: ms / 4 for name, ms in SINGLE_MS.items()})
-    specs = [each for spec in (SINGLE, linear, rehearsal()) for each in three(spec)]
+    specs = [each for spec in (SINGLE, linear, rehearsal()) for each in repeats(spec)]
     (case,) = cases([("a", played(tmp_path, *specs))])
     assert case.linear == pytest.approx(0.0, abs=0.01)
     assert (case.surplus, case.alone, case.amdahl) == (None, None, None)
@@ -360,8 +356,8 @@ def test_shares_have_wilsons_interval_from_a_handful_on() -> None:
 @pytest.mark.parametrize("factor", [None, "devices", "strategy", "devices,strategy,code,link"])
 def test_it_is_compared_with_no_measured_one(tmp_path: Path, factor: str | None) -> None:
     """Not even with that on as many devices, and not by any factor."""
-    played(tmp_path / "a", *three(rehearsal()))
-    write_sweep(tmp_path / "b", three(REAL))
+    played(tmp_path / "a", *repeats(rehearsal()))
+    write_sweep(tmp_path / "b", repeats(REAL))
     sweeps = (load_sweep(tmp_path / "a"), load_sweep(tmp_path / "b"))
     for one, other in (sweeps, sweeps[::-1]):
         found = compare(one, other, factor)
@@ -370,7 +366,7 @@ def test_it_is_compared_with_no_measured_one(tmp_path: Path, factor: str | None)
 
 
 def test_the_page_draws_it_apart_from_what_was_measured(tmp_path: Path) -> None:
-    data = page_data(played(tmp_path, *three(SINGLE), *three(rehearsal()), *three(REAL)))
+    data = page_data(played(tmp_path, *repeats(SINGLE), *repeats(rehearsal()), *repeats(REAL)))
     (one,) = data["rehearsals"]
     assert (one["devices"], one["model"]) == (4, "large")
     assert one["speedup"]["low"] < one["speedup"]["value"] < one["speedup"]["high"]

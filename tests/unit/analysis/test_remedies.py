@@ -86,7 +86,7 @@ def test_a_late_host_is_first_taken_out_of_the_step(tmp_path: Path) -> None:
     assert compose_typed(found.words) == ["execution=cudagraph", "batch_size=256"]
 
 
-BUSY = {"sm_activity_percent": 90.0, "tensor_activity_percent": 70.0, "dram_activity_percent": 30.0}
+BUSY = {"sm_activity_percent": 80.0, "tensor_activity_percent": 50.0, "dram_activity_percent": 60.0}
 BF16, COMPILE = {"precision": {"name": "bf16-mixed"}}, {"execution": {"name": "compile"}}
 
 
@@ -95,7 +95,7 @@ BF16, COMPILE = {"precision": {"name": "bf16-mixed"}}, {"execution": {"name": "c
     [
         ({}, {}, ["batch_size=256"]),
         ({}, BUSY, ["batch_size=256"]),
-        ({}, {"sm_activity_percent": 40.0}, ["batch_size=256"]),
+        ({}, {"sm_activity_percent": 40.0, "tensor_activity_percent": 10.0}, ["batch_size=256"]),
         ({}, {"tensor_activity_percent": 10.0}, ["precision=bf16-mixed", "execution=compile"]),
         (BF16, {"tensor_activity_percent": 10.0}, ["execution=compile"]),
         (COMPILE, {"dram_activity_percent": 70.0}, ["precision=bf16-mixed"]),
@@ -224,10 +224,7 @@ def test_no_kept_result_of_several_gpus_is_stalled_or_has_a_second_context() -> 
 def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A user's classes, imported by one process for all that is advised of them."""
     typed = ((), ("dataset.loader.num_workers=4",))
-    words = [
-        ("dataset._target_=lit.Module",),
-        *(("dataset._target_=mine.Data", *t) for t in typed),
-    ]
+    words = [("dataset._target_=lit.Module",), *(("dataset._target_=mine.Data", *t) for t in typed)]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(copy_own_code(tmp_path_factory.mktemp("user") / "code"))
         check_own_code([asked("model._target_=lit.SlowModule", *each) for each in words])

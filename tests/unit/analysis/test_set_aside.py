@@ -13,7 +13,6 @@ from fakes.recorded import (
     DDP_MS,
     SINGLE_MS,
     STEADY,
-    STEADY_3,
     Spec,
     analysed,
     repeats,
@@ -46,7 +45,7 @@ def edited(specs: Sequence[Spec], *which: int, **after: Any) -> list[Spec]:
 
 def both_sides(was: dict[str, Any]) -> list[Spec]:
     """Three repeats on one device and three on two."""
-    return [run for one in (Spec(), DDP) for run in repeats(replace(one, **was), STEADY_3)]
+    return [run for one in (Spec(), DDP) for run in repeats(replace(one, **was))]
 
 
 @pytest.mark.parametrize(

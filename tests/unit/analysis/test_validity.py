@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from fakes.kept_sweep import kept_sweeps
-from fakes.recorded import DDP, STEADY_3, Spec, edit_ranks, repeats, write_sweep
+from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import answers, lines_of, values
 from fakes.step_files import steady_rows, write_rows
 from scalewise.analysis import Analysis, Row, analyse, choose_strategy, compare, load_sweep
@@ -33,7 +33,7 @@ Rank = dict[str, Any]
 
 def analysed(path: Path, change: Callable[[Rank], None], multi: Spec = DDP) -> Analysis:
     """Three runs a side; every rank of those on two devices is changed."""
-    write_sweep(path, [*repeats(Spec(), STEADY_3), *repeats(multi, STEADY_3)])
+    write_sweep(path, [*repeats(Spec()), *repeats(multi)])
     edit_ranks(path, change, "*-ddp-*")
     return analyse(load_sweep(path))
 
@@ -105,7 +105,7 @@ def test_faster_but_learning_less_stands_in_the_verdict(
 # Steps without a gradient are fast ones: a run with such steps is doubted, or invalid.
 AUTO = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
 SIDES = [run for spec in (Spec(config=AUTO), replace(DDP, config=AUTO))
-         for run in repeats(spec, STEADY_3)]  # fmt: skip
+         for run in repeats(spec)]  # fmt: skip
 
 
 def trained_without(path: Path, *specs: Spec, without: int | None) -> Analysis:
@@ -148,7 +148,7 @@ def test_its_comparisons_are_invalid_and_nothing_is_repeated_or_chosen(tmp_path:
 def test_it_is_not_the_fastest(tmp_path: Path) -> None:
     """It has three times the samples/s of the fastest that trained, and one device, as they do."""
     fast = repeats(Spec(batch_size=64), [0.1, 0.101, 0.099])
-    others = [one for size in (256, 512) for one in repeats(Spec(batch_size=size), STEADY_3)]
+    others = [one for size in (256, 512) for one in repeats(Spec(batch_size=size))]
     write_sweep(tmp_path, [*fast, *others])
     edit_ranks(tmp_path, lambda rank: rank.update(steps_without_loss=60), "00[012]-*")
     (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("Fastest: ")]

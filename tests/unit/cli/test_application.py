@@ -93,6 +93,9 @@ def test_a_shell_completes_commands_and_options(
 
 def test_what_a_script_may_use_is_what_tools_list() -> None:
     assert dir(scalewise) == ["Monitor", "load", "monitor"]
+    found = (getattr(scalewise, name).__module__.split(".")[1] for name in dir(scalewise))
+    assert [*found] == ["train", "report", "script"]
+    assert scalewise.__version__ and not hasattr(scalewise, "loda")
 
 
 def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,19 +1,18 @@
 """Cells on a Ray cluster: what nodes are asked for, what they answer, and what was lost."""
 
 import importlib.util
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from fakes.requests import asked as request_of
-from scalewise.cluster import hosts
+from scalewise.cluster import hosts, ray_executor
 from scalewise.cluster.hosts import ClusterDemand, Order, granted, leased, train_here
 from scalewise.cluster.ray_cluster import SILENCE_S, HostActor, Node, RayCluster, require_ray
 from scalewise.cluster.ray_executor import HostLink, RayCell, RayConfig, RayExecutor
@@ -55,13 +54,6 @@ def test_only_where_no_cluster_was_named_one_is_started(
     cluster._ray = SimpleNamespace(init=init)
     with pytest.raises(ConfigError, match="no Ray cluster answers") if refused else nullcontext():
         assert not cluster._connected(address, {})
-
-
-@pytest.mark.parametrize("module", ["sweep.launcher", "cluster.ray_executor"])
-def test_nothing_loads_ray_before_a_cluster_is_asked_for(module: str) -> None:
-    code = f"import sys, scalewise.{module}; print('ray' in sys.modules)"
-    said = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert said.strip() == "False"
 
 
 def test_a_node_holds_what_fits_one_of_its_hosts() -> None:
@@ -129,6 +121,7 @@ class Host:
     def __init__(self, host: str, answer: Ending | None) -> None:
         self.host = host
         self.answer = lambda: answer
+        self.stop = Mock()
 
 
 def remote(folder: CellFolder, *hosts: Any) -> RayCell:
@@ -160,14 +153,18 @@ def test_a_supervisor_that_saw_only_what_came_of_a_loss_is_corrected(
     assert list(folder.attempts()) == [recorded if recorded.message == told else lost]
 
 
-def test_a_cell_has_ended_when_all_of_its_hosts_have_answered(tmp_path: Path) -> None:
-    folder = CellFolder(tmp_path)
-    running = remote(
-        folder, Host("a", None), Host("b", Ending("failed", "exception", "of a fault", number=1))
-    )
-    assert not running.ended
-    assert running.failed_at is not None
-    assert remote(folder, Host("a", Ending("done"))).ended
+def test_where_a_host_has_failed_the_others_get_time_are_stopped_and_are_given_up(
+    tmp_path: Path,
+) -> None:
+    late, failed = Host("a", None), Host("b", Ending("failed", "exception", "of a fault", number=1))
+    running = remote(CellFolder(tmp_path), late, failed)
+    for shares, stops, given_up in ((0.9, 0, False), (1.1, 1, False), (2.1, 1, True)):
+        running.failed_at = time.monotonic() - shares * ray_executor._OTHERS_S
+        running.end_others()
+        assert (late.stop.call_count, running.ended) == (stops, given_up)
+    remote(CellFolder(tmp_path), late, Host("b", LOST)).end_others()
+    assert late.stop.call_count == 2, "at once"
+    assert remote(CellFolder(tmp_path), Host("a", Ending("done"))).ended
 
 
 NODES = (Node("a", "10.0.0.1", 32, 8), Node("b", "10.0.0.2", 32, 8))

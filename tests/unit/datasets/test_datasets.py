@@ -130,12 +130,14 @@ class TestSynthetic:
         assert x.max() < 50
 
     def test_words_tell_the_class(self) -> None:
-        data = SyntheticText(100, 64, classes=4, train_samples=200, validation_samples=200)
+        data = SyntheticText(101, 64, classes=4, train_samples=200, validation_samples=200)
         x, target = everything(data.train)
         assert not torch.equal(x, everything(data.validation)[0]), "parts are drawn apart"
         votes = torch.stack([(x.remainder(4) == c).sum(dim=1) for c in range(4)], dim=1)
         assert (votes.argmax(dim=1) == target).float().mean() > 0.9
-        assert x.min() >= 2 and x.max() < 100
+        told = (x.remainder(4) == target.unsqueeze(1)).float().mean()
+        assert told == pytest.approx(0.25 + 0.75 / 4, abs=0.02), "a quarter, and those by chance"
+        assert (x.min(), x.max()) == (2, 100)
 
 
 class TestTokens:

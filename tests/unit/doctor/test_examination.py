@@ -8,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from fakes.nvml.fixture import fake_nvml
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from scalewise.doctor import Plan, examination, worker
 from scalewise.doctor.examination import _environment, find_devices
@@ -28,16 +27,6 @@ def test_gpus_that_the_host_lacks_are_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_the_parent_needs_neither_torch_nor_hydra_nor_trackers() -> None:
-    code = (
-        "import sys, scalewise.doctor.examination; from scalewise.report import show_doctor; "
-        "print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"torch", "hydra", "omegaconf", "pytorch_lightning", "wandb", "trackio", "pynvml"}
-    assert heavy.isdisjoint(done.stdout.split())
-
-
 def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,7 +40,7 @@ def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     monkeypatch.setattr(worker, "gemm_rate", fails_for_bf16)
     device = DeviceInfo("cpu", "Xeon")
     examination = Examination(Plan(quick=True), tmp_path, 0, 1, device)
-    assert examination.run() == 0
+    assert examination.connected and examination.run() == 0
     found = examination.record.found
     assert found.missing["gemm bf16"] == "RuntimeError: cuBLAS has no opinion"
     assert [g.precision for g in found.gemm] == ["fp32"] and found.launch and found.copies
@@ -82,9 +71,6 @@ def test_a_cpu_is_divided_into_as_many_devices_as_are_asked_for(
 
 
 # Facts of a host, from the kernel's files as it writes them and from the fake driver.
-__all__ = ["fake_nvml"]
-
-
 def test_a_told_host_has_nothing_missing(tmp_path: Path) -> None:
     governor = f"sys/devices/system/cpu/cpu{usable_cores()[0]}/cpufreq/scaling_governor"
     for path, text in {

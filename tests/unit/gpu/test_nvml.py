@@ -11,6 +11,7 @@ from fakes.nvml.scenario import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     NO_PERMISSION,
+    NOT_SUPPORTED,
     SM_ACTIVITY,
     TIMEOUT,
     VERSION_MISMATCH,
@@ -48,19 +49,21 @@ def test_the_slow_group_adds_counters_and_processes(fake_nvml: FakeNvml) -> None
     scenario.value(0, "ecc_uncorrected", 3).value(0, "remapped_rows", 2)
     # What Hopper answers in place of fields 138 and 139.
     scenario.value(0, "nvlink_tx_bytes", 3 * 2**20)
+    scenario.value(0, "pcie_tx_bytes", 5 * 2**20).value(0, "pcie_rx_bytes", 7 * 2**20)
     fake_nvml(scenario)
     with open_nvml() as nvml:
         sample = nvml.sample(nvml.devices()[0], slow=True)
     assert sample.energy_j is not None and 5000 < sample.energy_j < 5000 + 600 * 60
     assert (sample.ecc_corrected, sample.ecc_uncorrected, sample.remapped_rows) == (0, 3, 2)
-    assert sample.nvlink_tx_mib == 3
+    assert (sample.nvlink_tx_mib, sample.pcie_tx_mib, sample.pcie_rx_mib) == (3, 5, 7)
     assert sample.nvlink_rx_mib is None and "nvlink_rx_mib" in nvml.unavailable
     assert sample.processes is not None
     assert [(p.pid, p.memory_mib) for p in sample.processes] == [(4242, 5120)]
 
 
 def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: FakeNvml) -> None:
-    fake_nvml(Scenario().h200(1).value(0, SM_ACTIVITY, 96.5))
+    scenario = Scenario().h200(1).value(0, SM_ACTIVITY, 96.5)
+    fake_nvml(scenario.fault(0, "gpm.60", NOT_SUPPORTED))
     with open_nvml() as nvml:
         (gpu,) = nvml.devices()
         assert nvml.sample(gpu, gpm=True).sm_activity_percent is None
@@ -70,8 +73,9 @@ def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: FakeNvml) -> No
     assert sample.sm_activity_percent == 96.5
     assert (sample.tensor_activity_percent, sample.dram_activity_percent) == (37.5, 61)
     assert sample.engine_activity_percent == 97.5
-    assert (sample.nvlink_tx_mib_per_s, sample.nvlink_rx_mib_per_s) == (12345, 12340)
-    assert not nvml.unavailable and not nvml.faults
+    assert (sample.nvlink_tx_mib_per_s, sample.nvlink_rx_mib_per_s) == (12345, None)
+    assert nvml.unavailable == {"nvlink_rx_mib_per_s": "not supported (GPU 0)"}
+    assert not nvml.faults
 
 
 def test_what_is_not_there_is_a_reason_and_an_unexpected_error_a_fault(fake_nvml: FakeNvml) -> None:

@@ -209,11 +209,10 @@ def test_a_missed_beat_is_counted_and_lateness_does_not_add_up(
 
 _BUSY = "while True: pass"
 _PARENT = f"""
-import subprocess, sys
-child = subprocess.Popen([sys.executable, '-c', {_BUSY!r}])
-print(child.pid, flush=True)
+import os, subprocess, sys
+child = subprocess.Popen("{sys.executable} -c '{_BUSY}' & echo; wait", shell=True, process_group=0)
 sys.stdin.read()
-child.kill(); child.wait()
+os.killpg(child.pid, 9); child.wait()
 """
 
 

@@ -1,5 +1,6 @@
 """An archive has every figure of its sweep, and leads nowhere when it is unpacked."""
 
+import math
 import stat
 import zipfile
 from pathlib import Path
@@ -68,7 +69,13 @@ def test_every_command_that_reads_a_sweep_reads_it(
 def test_an_archive_that_would_fill_the_disk_is_refused(
     sweep: Path, packed: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(archive, limit, 1)
+    with zipfile.ZipFile(packed) as held:
+        sizes = [entry.file_size for entry in held.infolist()]
+    times = math.ceil(sum(sizes) / packed.stat().st_size)
+    most = {"_MOST_BYTES": sum(sizes), "_MOST_FILES": len(sizes), "_MOST_TIMES": times}[limit]
+    monkeypatch.setattr(archive, limit, most)
+    assert unpacked(packed).is_dir()
+    monkeypatch.setattr(archive, limit, most - 1)
     with pytest.raises(RecordError, match="allowed: up to"):
         unpacked(packed)
     with pytest.raises(RecordError, match="allowed: up to"):

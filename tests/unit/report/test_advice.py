@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fakes.kept_sweep import analysis_of, kept
-from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
+from fakes.recorded import DDP, SINGLE_MS, Spec, edit_ranks, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep, step_parts
 from scalewise.cli import main
 from scalewise.config import ConfigError, conf_dir
@@ -133,10 +133,6 @@ def test_what_one_run_says_wins_nothing_and_what_would_tell_is_said() -> None:
     assert any("strategy=single,ddp" in shlex.split(line) for line in below)
 
 
-def three(spec: Spec) -> list[Spec]:
-    return repeats(spec, STEADY_3)
-
-
 def faster(name: str, by: float) -> Spec:
     """An execution with less time for forward and backward."""
     ms = {k: v / by if k in ("forward", "backward") else v for k, v in SINGLE_MS.items()}
@@ -148,7 +144,7 @@ def test_three_changes_at_most_the_one_that_wins_most_first(tmp_path: Path) -> N
     precise = replace(Spec(), phases_ms=half, config={"precision": {"name": "bf16-mixed"}})
     write_sweep(tmp_path, [spec for one in (
         Spec(), faster("compile", 1.5), faster("cudagraph", 1.2), precise, DDP
-    ) for spec in three(one)])  # fmt: skip
+    ) for spec in repeats(one)])  # fmt: skip
     _, _, below = blocks(advised(tmp_path)[0])
     found = [text for text in below if text[:1].isdigit()]
     whats = ("precision=bf16-mixed", "2 devices, ddp", "execution=compile")
@@ -172,7 +168,7 @@ def test_what_pays_at_its_batch_has_to_beat_the_fastest_single_device(
     scale = step_ms / sum(SINGLE_MS.values())
     phases = {name: ms * scale for name, ms in SINGLE_MS.items()}
     other = replace(Spec(), batch_size=64, phases_ms=phases, config=config)
-    write_sweep(tmp_path, [spec for one in (Spec(), DDP, other) for spec in three(one)])
+    write_sweep(tmp_path, [spec for one in (Spec(), DDP, other) for spec in repeats(one)])
     (section,) = advised(tmp_path)
     first = blocks(section)[0].lines[0]
     assert first.verdict == word
@@ -183,7 +179,7 @@ def test_what_pays_at_its_batch_has_to_beat_the_fastest_single_device(
 
 def test_why_the_next_number_of_devices_is_not_taken_is_said(tmp_path: Path) -> None:
     each = (Spec(), DDP, replace(DDP, devices=4))
-    write_sweep(tmp_path, [run for one in each for run in three(one)])
+    write_sweep(tmp_path, [run for one in each for run in repeats(one)])
     taken, more, *_ = (line.text for line in blocks(advised(tmp_path)[0])[0].lines)
     assert taken.startswith("ddp x2: ") and more.startswith("4 do not pay: 1.61x where 2.00x ")
 
@@ -203,7 +199,7 @@ def rehearsed(path: Path, runs: int) -> list[Section]:
         Spec(), strategy="ddp_rehearsed", batch_size=16, phases_ms=quarter,
         config={"strategy": strategy, "batch_size": 128},
     )  # fmt: skip
-    write_sweep(path, [*three(Spec()), *three(play)[:runs]])
+    write_sweep(path, [*repeats(Spec()), *repeats(play)[:runs]])
     record = {"ranks": 8, "link": "pcie", "source": "a doctor"}
     edit_ranks(path, lambda one: one.update(rehearsed=record), "*ddp_rehearsed*")
     return advised(path)
@@ -237,7 +233,7 @@ PLAYED = Spec(strategy="play", config={"strategy": {"kind": "rehearsal"}})
 def test_what_did_not_run_is_named_and_its_command_not_offered_again(
     tmp_path: Path, lost: Spec, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_sweep(tmp_path, [*three(Spec()), lost, replace(lost, repeat=1, outcome="skipped")])
+    write_sweep(tmp_path, [*repeats(Spec()), lost, replace(lost, repeat=1, outcome="skipped")])
     assert main(["advise", str(tmp_path)]) == 0
     last = f"mend it, then: scalewise resume {tmp_path}\n"
     assert capsys.readouterr().out.endswith(last) == (lost.outcome == "failed")
@@ -248,10 +244,10 @@ def test_what_did_not_run_is_named_and_its_command_not_offered_again(
 
 
 def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "none", three(DDP))
+    write_sweep(tmp_path / "none", repeats(DDP))
     with pytest.raises(ConfigError, match="single-device cell: found none"):
         advised(tmp_path / "none")
-    write_sweep(tmp_path / "bad", [*three(Spec()), *three(DDP)])
+    write_sweep(tmp_path / "bad", [*repeats(Spec()), *repeats(DDP)])
     unchanged = {"parameters_changed": False}
     edit_ranks(tmp_path / "bad", lambda one: one.update(unchanged), "*ddp*")
     invalid = option(advised(tmp_path / "bad")[0], "ddp x2")
@@ -265,7 +261,9 @@ def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None
     assert again in str(error.value)
     said = answers(analyse(load_sweep(tmp_path / "bad"))).texts
     assert [again in line for line in said if line.startswith("Next: ")] == [True]
-    write_sweep(tmp_path / "beside", [*three(faster("compile", 9.0)), *three(Spec()), *three(DDP)])
+    write_sweep(
+        tmp_path / "beside", [*repeats(faster("compile", 9.0)), *repeats(Spec()), *repeats(DDP)]
+    )
     edit_ranks(tmp_path / "beside", lambda one: one.update(unchanged), "00[0-2]-*")
     assert blocks(advised(tmp_path / "beside")[0])[0].lines[0].verdict == "take 2 devices"
     edit_ranks(tmp_path / "beside", lambda one: one.update(unchanged), "*ddp*")
@@ -273,7 +271,7 @@ def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None
 
 
 def test_records_that_cannot_be_read_are_named_and_no_command_is_made_up(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [*three(Spec()), *three(DDP)])
+    write_sweep(tmp_path, [*repeats(Spec()), *repeats(DDP)])
     (result,) = tmp_path.glob("*single-r0/result.json")
     result.write_text("{")
     (tmp_path / "sweep.json").write_text("{")

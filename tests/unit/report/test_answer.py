@@ -81,7 +81,7 @@ def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
 
 
 def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
-    found = analysed(tmp_path / "a", *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
+    found = analysed(tmp_path / "a", *repeats(Spec()), *repeats(DDP))
     typed = with_command(found, "train.py -m strategy=single,ddp 'hydra.x=a b'")
     (lines,) = blocks(typed)
     assert lines[0].verdict == "pays"
@@ -94,7 +94,7 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     assert block == "python train.py -m strategy.compression=bf16 strategy=single,ddp"
     strategy = {"name": "ddp", "kind": "ddp", "compression": "bf16"}
     tried = replace(DDP, config={"strategy": strategy})
-    again = analysed(tmp_path / "b", *repeats(Spec(), STEADY_3), *repeats(tried, STEADY_3))
+    again = analysed(tmp_path / "b", *repeats(Spec()), *repeats(tried))
     assert "compression" not in " ".join(line.text for line in blocks(again)[0])
 
 
@@ -177,7 +177,7 @@ def test_more_runs_are_asked_for_once_for_all(tmp_path: Path, runs: int) -> None
 def test_an_open_verdict_leans_where_mean_and_pairs_agree(
     tmp_path: Path, shares: list[float], said: str
 ) -> None:
-    found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, shares))
+    found = analysed(tmp_path, *repeats(Spec()), *repeats(DDP, shares))
     assert blocks(found)[0][1].text.startswith(said)
 
 
@@ -189,7 +189,7 @@ def test_more_rounds_than_were_allowed_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> None:
-    found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
+    found = analysed(tmp_path, *repeats(Spec()), *repeats(DDP))
     ((name, budget),) = ((p.multi.config_id, found.budgets[p.multi.config_id]) for p in found.pairs)
     losses = (
         LostTime("transfer", 2.34, 0.1, ""), LostTime("long_steps", 0.3, 0.02, ""),
@@ -206,12 +206,12 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
     losses = (*losses[:2], LostTime("copy", -4e-5, -2e-6, ""))
     assert "offset" not in said(21.14), "too small to tell"
     diverged = replace(DDP, final_loss=float("nan"))
-    lost = analysed(tmp_path / "lost", *repeats(Spec(), STEADY_3), *repeats(diverged, STEADY_3))
+    lost = analysed(tmp_path / "lost", *repeats(Spec()), *repeats(diverged))
     assert answers(lost).texts[0].startswith("train_loss "), "the name that was logged"
 
 
 def test_no_change_wins_back_a_whole_step(tmp_path: Path) -> None:
-    found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
+    found = analysed(tmp_path, *repeats(Spec()), *repeats(DDP))
     (pair,) = found.pairs
     budget = found.budgets[pair.multi.config_id]
     for share, figure in ((1.2, ""), (0.9, number(0.9 * budget.measured_ms))):
@@ -234,7 +234,7 @@ def test_no_change_wins_back_a_whole_step(tmp_path: Path) -> None:
 def test_rows_that_cannot_be_compared_say_what_to_equal(
     tmp_path: Path, field: str, said: str
 ) -> None:
-    found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
+    found = analysed(tmp_path, *repeats(Spec()), *repeats(DDP))
     refused = Refused(found.pairs[0].multi, "it differs", (Difference(field, "a", "b"),))
     told = [line.text for block in blocks(replace(found, pairs=(), refused=(refused,)))
             for line in block]  # fmt: skip
@@ -254,7 +254,7 @@ def test_more_than_linear_is_no_figure_of_too_few_runs(tmp_path: Path, runs: int
 def test_what_is_invalid_comes_first_in_detail(tmp_path: Path) -> None:
     wild = (Spec(model="wild"), replace(DDP, model="wild", final_loss=float("nan")))
     found = analysed(tmp_path, *(run for side in (Spec(), DDP, *wild)
-                                 for run in repeats(side, STEADY_3)))  # fmt: skip
+                                 for run in repeats(side)))  # fmt: skip
     assert [verdict for _, verdict, _ in reasons(found)] == ["invalid", "pays"]
 
 
@@ -288,7 +288,7 @@ def test_a_sweep_without_a_comparison_says_why(
 
 
 def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [*repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3)])
+    path = write_sweep(tmp_path, [*repeats(Spec()), *repeats(DDP)])
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=1))
     found = analyse(load_sweep(path))
     (lines,) = blocks(found)
@@ -304,9 +304,9 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
 def test_a_remark_on_several_configurations_counts_the_runs_of_all_that_ended(
     tmp_path: Path, ended: int, said: str
 ) -> None:
-    single = repeats(Spec(), STEADY_3)
+    single = repeats(Spec())
     single[ended:] = [replace(one, outcome="failed") for one in single[ended:]]
-    path = write_sweep(tmp_path, [*single, *repeats(DDP, STEADY_3)])
+    path = write_sweep(tmp_path, [*single, *repeats(DDP)])
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=40))
     found = analyse(load_sweep(path))
     (line,) = (one for one in remark_lines(found) if one.first.code == "untrained")
@@ -334,8 +334,8 @@ def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool)
     setting = {"tracking": {"name": "monitor"}} if monitored else {"repeats": "auto"}
     asked = {"repeats": "auto", **setting}
     busy = [replace(one, foreign_cpu=0.9 if one.repeat == 1 else 0.01, config=asked)
-            for one in repeats(DDP, STEADY_3[:3])]  # fmt: skip
-    alone = repeats(replace(Spec(), config=asked), STEADY_3[:3])
+            for one in repeats(DDP)]  # fmt: skip
+    alone = repeats(replace(Spec(), config=asked))
     found = analysed(tmp_path, *alone, *busy)
     assert len(found.pairs[0].multi.set_aside) == 1
     (said,) = [text for text in answers(found).texts if "1 of your 3 runs was disturbed" in text]
@@ -344,7 +344,7 @@ def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool)
 
 
 def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
-    write_sweep(tmp_path, repeats(Spec(), STEADY_3))
+    write_sweep(tmp_path, repeats(Spec()))
     missing = {UNCOUNTED: "within a graph", "validation": "x", "checkpoint": "y"}
     edit_ranks(tmp_path, lambda rank: rank["missing"].update(missing))
     found = analyse(load_sweep(tmp_path))
@@ -437,7 +437,7 @@ def test_it_has_every_verdict_before_any_reason() -> None:
 def test_of_more_verdicts_than_it_has_room_for_it_counts_the_rest(tmp_path: Path) -> None:
     models = [f"model_{i}" for i in range(9)]
     specs = [run for name in models for side in (Spec(), DDP)
-             for run in repeats(replace(side, model=name), STEADY_3)]  # fmt: skip
+             for run in repeats(replace(side, model=name))]  # fmt: skip
     said = box(analysed(tmp_path, *specs))
     verdicts = [line for line in said if line.startswith("model_")]
     after = said[said.index(verdicts[-1]) + 1]

@@ -4,8 +4,6 @@ import contextlib
 import functools
 import os
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,8 +82,9 @@ def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Pa
     assert (rank.steps_completed, rank.samples_fed, rank.batch_shape) == (30, 240, (8, 4))
     assert rank.loader_batch_size == 8, "also within a generator"
     assert (rank.parameters_total, rank.own_optimizer) == (10, "SGD")
-    assert rank.parameters_changed
+    assert rank.parameters_changed and 50 < rank.peak_rss_mib < 50_000
     assert "audit of data" not in rank.missing, "there is no other rank"
+    assert {"device", "plain start", "exposed_comm_ms"}.isdisjoint(rank.missing)
     series = read_steps(cell.steps_path(0), 0).timed()
     assert len(series.column("forward")) == 20
     for phase in ("data_wait", "forward", "backward", "optimizer"):
@@ -295,11 +294,6 @@ def test_what_the_kernel_does_not_tell_is_missing_with_its_reason(
     (rank,) = cells(tmp_path / "records")[0].load_result().ranks
     assert rank.run_queue_ms_per_step is None
     assert "schedstat" in rank.missing["run_queue_ms_per_step"]
-
-
-def test_a_script_without_lightning_is_not_made_to_wait_for_it() -> None:
-    seen = "import sys, scalewise; scalewise.monitor; sys.exit('pytorch_lightning' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

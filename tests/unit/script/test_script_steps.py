@@ -151,21 +151,22 @@ def test_the_two_optimizers_of_a_gan_share_a_step_and_its_samples_count_once() -
 
 
 @pytest.mark.parametrize(
-    ("ahead", "calls", "said"), [(0, 1, None), (0, 2, (128, 64)), (1, 1, None)]
+    ("ahead", "calls", "said"),
+    [(0, "1111", None), (0, "2211", None), (0, "22112", (128, 64)), (1, "1111", None)],
 )
 def test_a_loader_that_gave_other_samples_than_counted_is_told(
-    ahead: int, calls: int, said: tuple[int, int] | None
+    ahead: int, calls: str, said: tuple[int, int] | None
 ) -> None:
     """As of a GAN whose generator makes a batch for each of both losses; one may fetch ahead."""
     script = Script()
-    for step in range(4):
-        for _ in range(ahead + 1 if step == 0 else int(step + ahead < 4)):
+    for step, called in enumerate(map(int, calls)):
+        for _ in range(ahead + 1 if step == 0 else int(step + ahead < len(calls))):
             script.fetch(64)
-        for _ in range(calls - 1):
+        for _ in range(called - 1):
             script.forward()
             script.backward()
         script.step()
-    assert len(script.steps) == 4
+    assert len(script.steps) == len(calls)
     assert script.moments.fed_unlike_fetched == said
 
 

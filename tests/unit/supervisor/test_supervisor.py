@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from fakes.nvml.fixture import fake_nvml as fake_nvml
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.settings import SETTINGS, SLOT, job_in
 from scalewise.host import host_id

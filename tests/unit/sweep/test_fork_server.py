@@ -62,13 +62,14 @@ def test_waits_for_a_fork_as_for_a_process_of_its_own() -> None:
 def test_a_server_that_dies_is_said_and_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/cat")  # which says what it cannot do
     before = len(list(Path("/proc/self/fd").iterdir()))
     server = WarmServer(tmp_path, sys.path)
     with pytest.raises(NotWarmError, match=r"warm\.err"):
         server.fork_supervisor(tmp_path / "supervisor.err")
     server.stop()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert "cat: " in (tmp_path / "warm.err").read_text()
 
 
 def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:

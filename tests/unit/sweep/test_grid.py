@@ -6,7 +6,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scalewise.config import ConfigError
-from scalewise.sweep import combinations, texts
+from scalewise.sweep import combinations, compose, texts
 
 
 def jobs(
@@ -37,6 +37,11 @@ def jobs(
 def test_combinations_of_grids(typed: str, given: Any, made: list[str]) -> None:
     """What grids share is there once; what one grid has twice is left to the launcher to fold."""
     assert jobs(typed, **given) == made
+
+
+def test_as_many_as_a_sweep_may_have_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compose, "MAX_CELLS", 6)
+    assert len(jobs("a=range(0,6)")) == len(jobs("a=1,2 b=1,2,3")) == 6
 
 
 @pytest.mark.parametrize("given", [5, [7], {"a": 1}])

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader
 from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, EarlyStop, SweepFolder, read_device_series
+from scalewise.records.state import HeartbeatWriter
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
 from scalewise.train.recording.callbacks import CallbackTimes, early_stop, kept_checkpoints
@@ -68,7 +70,10 @@ def test_the_rank_that_speaks_first_is_the_culprit(tmp_path: Path) -> None:
 
 def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     records = begun(tmp_path)
+    with closing(HeartbeatWriter(CellFolder(tmp_path / "mine").heartbeat_path(0))) as heartbeat:
+        heartbeat.beat(40, 320)
     assert read(tmp_path).state == "running"
+    assert read(tmp_path).ending.message.endswith("; last seen after 40 steps")
     running = tmp_path / "mine" / "running.json"
     before = running.stat().st_mtime_ns
     deadline = time.monotonic() + 5
@@ -202,6 +207,7 @@ def test_who_was_to_keep_the_best_and_saw_no_such_metric_is_told(
 
 def test_what_callbacks_take_is_the_mean_over_timed_steps() -> None:
     times = CallbackTimes()
+    assert not times.on
     for ms, is_timed in ((9, False), (3, True), (0, True)):
         times._pending_ns["Mine"] += int(ms * 1e6)
         times.end_step(is_timed)

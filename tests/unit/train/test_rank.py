@@ -76,6 +76,7 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
     assert (found.shared_memory_mib, found.devices) == (64.0, gpus), "all, not what is free"
     assert found.environment.items() >= plain.items()
     assert found.emulated, "the switch is still seen"
+    assert found.peak_tflops["bf16"] == 989.5 and collect((), None, {}, {}).peak_tflops == {}
     assert host_facts().environment == found.environment
     folder = CellFolder(tmp_path / "cell")
     recorded = RecordedCell(folder, steps=10)

@@ -203,12 +203,14 @@ def test_a_profiler_looks_between_two_replays_and_none_is_timed(tmp_path: Path) 
     assert (len(rows), set(rows["flags"])) == (13, {WARMUP})
 
 
-@pytest.mark.parametrize("max_steps", [1, 6, 17])
+@pytest.mark.parametrize("max_steps", [1, 6, 10, 12, 17])
 def test_max_steps_ends_amid_a_batch(tmp_path: Path, max_steps: int) -> None:
     run = Run(tmp_path, HostCapture(), max_steps=max_steps)
     assert run.trainer.global_step == run.summary.steps_completed == max_steps
     assert run.planned == max_steps
     assert run.summary.samples_fed == max_steps * BATCH
+    loop = run.trainer.fit_loop.epoch_loop
+    assert ("_should_check_val_fx" in vars(loop)) == (max_steps == 10), "it cuts an epoch short"
 
 
 @pytest.mark.parametrize("steps_per_batch", [1, 5])

@@ -74,11 +74,7 @@ def fuse(streams: Sequence[Tensor], times: Sequence[Tensor], targets: Tensor) ->
 
 
 class Fusion(nn.Module):
-    """:func:`fuse` as a model of a cell.
-
-    Args:
-        combine_ranks: average the fused features over ranks, as a multi-GPU robot would.
-    """
+    """:func:`fuse` as a model of a cell; ``combine_ranks`` averages over ranks, as a robot would."""
 
     forward_only: ClassVar[Literal[True]] = True
 

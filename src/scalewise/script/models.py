@@ -58,11 +58,7 @@ class _Place:
 
 
 class Models:
-    """Hooks on the models, one each: nothing is added to the modules inside them.
-
-    Args:
-        on_forward: called before each forward of one, on the thread that calls it.
-    """
+    """Hooks on the models, one each: nothing is added to the modules inside them."""
 
     def __init__(self, on_forward: OnForward) -> None:
         self._on_forward = on_forward

@@ -30,13 +30,9 @@ class ScriptSteps:
     """Turns moments of a script into marks and steps of a timer.
 
     Marks of one batch come in their order. One that does not begins another batch of the same
-    step, and what lies between two batches is ``other``.
-
-    Args:
-        timer: open.
-        on_step: called when a step has been ended, on the thread that trains.
-        on_optimizer: called with an optimizer that has made a whole step, where that is its first
-            one, where nothing was seen before it, and where :attr:`tells_all`.
+    step, and what lies between two batches is ``other``. On the thread that trains ``on_step`` is
+    called at the end of each step, and ``on_optimizer`` with one that has made a whole step: its
+    first, one before which nothing was seen, and any where :attr:`tells_all`.
     """
 
     def __init__(
@@ -228,10 +224,6 @@ class Losses:
 
     The recording thread reads it: training never waits. A factor of a GradScaler's is taken off;
     others that a script multiplies by are not known.
-
-    Args:
-        steps: which step it is.
-        metrics: writes the rows; open.
     """
 
     def __init__(self, steps: StepTimer, metrics: MetricsRecorder, world_size: int) -> None:

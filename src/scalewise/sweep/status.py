@@ -151,10 +151,8 @@ class Durations:
     ) -> float | None:
         """Until the last of ``cells``, which run or wait, has ended; None while nothing tells.
 
-        Args:
-            slots: devices of the one host; None on a cluster, which is taken to run as many cells
-                side by side as now.
-            packed: cells run side by side: device-time over devices, and at least the longest.
+        ``slots`` are devices of the one host; None on a cluster, which runs as many cells side by
+        side as now. ``packed``: device-time over devices, and at least the longest.
         """
         if not cells:
             return 0.0

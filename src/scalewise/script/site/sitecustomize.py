@@ -48,11 +48,7 @@ hardly accumulated."""
 
 
 class AwaitTorch:
-    """Finds parts of torch as everybody else would, and changes what must tell of a script.
-
-    Args:
-        changes: by the name of a module, what is to be done once it is loaded.
-    """
+    """Finds parts of torch as everybody else would, and changes what must tell of a script."""
 
     def __init__(self, changes: dict[str, Callable[[Any], None]]) -> None:
         self._changes = changes

@@ -41,13 +41,11 @@ class GradientHook:
 class GradientWatch:
     """Calls ``ready`` when the last gradient of a reduced pass is ready, and counts the bytes.
 
+    It is called on autograd's thread: in the first two passes more often, and the last call counts.
+
     A communication hook in Python costs each bucket time. DDP starts to reduce the last bucket when
     the last parameter's gradient has been accumulated, so a hook on that one tells the same moment.
     Until the first two reduced passes have shown which one it is, every parameter is listened to.
-
-    Args:
-        ready: called on autograd's thread; in the first two passes more often, of which the last
-            call is the one.
     """
 
     def __init__(self, ready: Callable[[], None]) -> None:

@@ -74,7 +74,7 @@ def fuse(streams: Sequence[Tensor], times: Sequence[Tensor], targets: Tensor) ->
 
 
 class Fusion(nn.Module):
-    """:func:`fuse` as a model of a cell; ``combine_ranks`` averages over ranks, as a robot would."""
+    """:func:`fuse` as a model of a cell; ``combine_ranks``: averaged over them, as of a robot."""
 
     forward_only: ClassVar[Literal[True]] = True
 

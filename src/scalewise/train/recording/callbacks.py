@@ -98,7 +98,7 @@ def kept_checkpoints(
             inside = path.relative_to(own) if path.is_relative_to(own) else path
             value = None if score is None else finite_or_none(float(score))
             kept.append(KeptCheckpoint(by, str(inside), monitor, value))
-        elif monitor and getattr(one, "save_top_k", 1):
+        elif monitor not in (None, *trainer.callback_metrics) and getattr(one, "save_top_k", True):
             came = ", ".join(trainer.callback_metrics) or "nothing"
             missing["checkpoint"] = f"{by} waited for {monitor}; logged by then: {came}"
     return tuple(kept)

@@ -56,7 +56,8 @@ WORTH_A_ROW = 0.01
 """Share of the step below which a loss stands in the files alone."""
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
-_NOT_PASTED: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=", "sweep.doctor=")
+_NOT_PASTED: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=",
+                          "sweep.rerun=", "sweep.extend=", "sweep.doctor=")  # fmt: skip
 """A command to paste makes a folder of its own; the last is of earlier versions."""
 
 

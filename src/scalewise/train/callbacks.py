@@ -44,15 +44,17 @@ class OwnFolder(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuse what would fail at the end of an epoch: only now all that watches is known.
 
-        Who would only save less for it gets a remark in the end.
+        A module of the user's may log any metric while it trains: what misses one is told later.
         """
-        no_data, scores = "", not self._cell.unscored
-        if scores and trainer.is_global_zero:  # others may have a smaller share of it, or none
+        no_data, is_epoch = "", self._cell.validation == "epoch"
+        if not self._cell.unscored and trainer.is_global_zero:  # others may have a smaller share
             no_data = note_unscored(trainer, self._recorder, self._cell.dataset.target)
-        own = [one for one in self._own if scores or getattr(one, "strict", False)]
+        if is_epoch and self._recorder.brings_optimizer:
+            return
         schedules = trainer.lr_scheduler_configs
         watched = [("lr_scheduler", one.monitor) for one in schedules if one.reduce_on_plateau]
-        watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in own]
+        if is_epoch:
+            watched += [(type(one).__name__, getattr(one, "monitor", None)) for one in self._own]
         for key, metric in watched:
             check_monitor(key, metric, self._cell, no_data)
 
@@ -70,20 +72,19 @@ class OwnFolder(pl.Callback):
 def note_unscored(trainer: pl.Trainer, recorder: CellRecorder, data_name: str) -> str:
     """Why Lightning has no batch to score; empty where it has, or has not asked for any yet.
 
-    A module of the user's may log any metric while it trains: without a loader for validation,
-    this is put on record alone. Nobody but Lightning asks for loaders, which may take long.
+    Of a module of the user's it is put on record too. Nobody but Lightning asks for loaders, which
+    may take long.
     """
     is_asked = trainer.val_dataloaders is not None or not trainer.enable_validation
     validates = is_overridden("validation_step", trainer.lightning_module)
     if any(trainer.num_val_batches) or not (is_asked and validates):
         return ""
     why = (
-        f"{data_name} has no validation set of a batch or more; allowed: data with one "
-        "(.validation, or val_dataloader of a LightningDataModule)"
+        f"{data_name} has no validation set of a batch or more for each rank; allowed: data with "
+        "one (.validation, or val_dataloader of a LightningDataModule)"
     )
     if recorder.brings_optimizer:
         recorder.steps.missing["validation"] = why
-        return why if trainer.num_val_batches else ""
     return why
 
 

@@ -71,10 +71,7 @@ def test_a_host_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     assert "hydra.sweep.dir" in ending.message
 
 
-def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path))
+def test_nobody_waits_for_devices_of_a_sweep_that_is_gone() -> None:
     cell: Any = SimpleNamespace(hardware=ON_CPU)
     host = granted(cell, ClusterDemand(1, 1, 0, 1))
     stopped = pytest.raises(HostMismatch, match="stopped while it waited")
@@ -88,7 +85,6 @@ def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
 def test_the_first_of_several_hosts_says_where_it_is_and_the_others_ask(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: int, index: int, told: str | None
 ) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     for name in ("announce", "meet"):
         monkeypatch.setattr(hosts, name, lambda *_, name=name: name)
     folder, found = CellFolder(tmp_path / "cell"), list[Any]()

@@ -29,7 +29,6 @@ from scalewise.train.recording.step_clock import ALL_DIVIDED
 
 @pytest.fixture(autouse=True)
 def no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.chdir(tmp_path)
 
 

@@ -75,7 +75,6 @@ class Supervisors:
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr("scalewise.sweep.preflight.discover", lambda hardware: Host(GPUS, None, {}))
     display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
     return Engine(tmp_path / "sweep", LocalExecutor(LocalConfig(), Occupancy(read=dict)), display)

@@ -186,11 +186,9 @@ def test_a_cell_wider_than_a_node_takes_several(on_ray: RayExecutor) -> None:
 
 
 def test_what_no_node_of_the_cluster_holds_is_refused(on_ray: RayExecutor) -> None:
-    with pytest.raises(HostMismatch) as caught:
+    told = r"of 2 nodes of the Ray cluster 2 hold that \(the largest: 8 GPUs and 32 CPUs\)"
+    with pytest.raises(HostMismatch, match=told):
         on_ray.demand(asked("strategy=ddp", "strategy.devices=32", "hardware=h200"))
-    assert "of 2 nodes of the Ray cluster 2 hold that (the largest: 8 GPUs and 32 CPUs)" in str(
-        caught.value
-    )
 
 
 class Actor:

@@ -85,6 +85,11 @@ def test_wrong_options_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def cell_of(devices: int | str) -> CellConfig:
+    how = ["strategy=single"] if devices == 1 else ["strategy=ddp", f"strategy.devices={devices}"]
+    return asked(*how, "batch_size=320").cell
+
+
 @pytest.mark.parametrize(
     ("devices", "options", "wanted"),
     [
@@ -96,9 +101,9 @@ def test_wrong_options_are_refused_in_one_line(
     ],
 )
 def test_the_width_of_a_cell_decides_what_it_asks_for(
-    make_cell: Any, devices: int | str, options: dict[str, Any], wanted: ClusterDemand
+    devices: int | str, options: dict[str, Any], wanted: ClusterDemand
 ) -> None:
-    assert demand(make_cell(devices), SlurmExecutor.of(options).config) == wanted
+    assert demand(cell_of(devices), SlurmExecutor.of(options).config) == wanted
 
 
 @pytest.mark.parametrize(
@@ -110,25 +115,10 @@ def test_the_width_of_a_cell_decides_what_it_asks_for(
     ],
 )
 def test_a_width_that_cannot_be_asked_for_is_said(
-    make_cell: Any, devices: int | str, options: dict[str, Any], complaint: str
+    devices: int | str, options: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(HostMismatch, match=complaint):
-        demand(make_cell(devices), SlurmExecutor.of(options).config)
-
-
-@pytest.fixture
-def make_cell() -> Any:
-    """A stand-in for a cell with a given number of devices: ``demand`` looks at little of it."""
-
-    def make(devices: int | str) -> CellConfig:
-        cell: Any = SimpleNamespace(
-            strategy=SimpleNamespace(name="ddp", devices=devices),
-            hardware=SimpleNamespace(kind="auto", cores_per_device=None),
-            per_device_batch_size=lambda world: 64 // world,
-        )
-        return cell  # type: ignore[no-any-return]
-
-    return make
+        demand(cell_of(devices), SlurmExecutor.of(options).config)
 
 
 def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(

@@ -302,8 +302,7 @@ def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
     ended = []
     for folder in (None, tmp_path / "records"):
         torch.manual_seed(0)
-        model = Net()
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        model, optimizer = trained()
 
         @torch.compile(backend="eager")
         def step(batch: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> None:

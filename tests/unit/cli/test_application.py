@@ -131,10 +131,9 @@ def test_wrong_use_is_one_line(
     places |= {name: tmp_path / name for name in ("loop", "torn", "file")}
     words = typed.format(**places).split()
     assert main(words) == Exit.WRONG_INPUT
-    said = capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert message.format(**places) in said
-    assert said.count("\n") == 1
     assert not (tmp_path / "x").exists(), "what is refused wrote something before"
 
 
@@ -226,9 +225,8 @@ def test_what_train_did_not_begin_is_not_resumed(
     tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["resume", str(recorded(tmp_path, *command))]) == Exit.WRONG_INPUT
-    said = capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"error: {tmp_path}: found the records of ")
-    assert said.count("\n") == 1
 
 
 def test_ctrl_c_is_one_line(

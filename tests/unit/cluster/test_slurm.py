@@ -242,10 +242,7 @@ def test_slurm_says_whether_it_preempted_a_job_and_who_else_is_on_its_node(
 def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path: Path) -> None:
     """The first run of the job was preempted; of the second there is only that it had begun."""
     folder = CellFolder(tmp_path)
-    message = "SLURM preempted the job"
-    folder.save_attempt(
-        Ending("interrupted", "preempted", message, None, None, None, (), 1, 0.0, 1.0)
-    )
+    folder.save_attempt(Ending("interrupted", "preempted", "SLURM preempted the job", number=1))
     sent = sent_of(tmp_path, "NODE_FAIL")
     sent.ended = time.monotonic()
     folder.save_running(RunningAttempt(2, 2.0, ()))
@@ -266,7 +263,7 @@ def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less
     assert told.outcome == "failed" and told.message.endswith(f"/log{more}; {less}")
     for said, advised in (("it was killed", f"; {less}"), (f"it was killed; {less}", "")):
         killed = sent_of(tmp_path / str(len(said)), "OUT_OF_MEMORY", medium)
-        killed.folder.save_attempt(Ending("failed", "signal", said, 0, -9, None, (), 1, 0.0, 1.0))
+        killed.folder.save_attempt(Ending("failed", "signal", said, 0, -9, number=1))
         told = killed.record_end()
         assert told.message == f"{said} (SLURM job 5: OUT_OF_MEMORY){more}{advised}"
         (attempt,) = killed.folder.attempts()
@@ -279,11 +276,8 @@ def test_a_failed_job_took_what_its_record_says_as_one_with_a_result_did(
 ) -> None:
     sent = sent_of(tmp_path, "FAILED")
     sent.started, sent.ended = 100.0, 400.0
-    sent.folder.save_attempt(
-        Ending("failed", "exception", "x", 0, 1, None, (), 1, 0.0, 1.0, elapsed_s)
-    )
-    ending = sent.ending(settle_s=0.0)
-    assert ending.elapsed_s == spent_s
+    sent.folder.save_attempt(Ending("failed", "exception", "x", number=1, elapsed_s=elapsed_s))
+    assert sent.ending(settle_s=0.0).elapsed_s == spent_s
 
 
 def test_a_requeued_job_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,15 +293,13 @@ def test_a_folder_that_takes_no_report_is_one_line(
     out.mkdir()
     (out / "report.md").write_text("of a person")
     assert main(["report", str(sweep), "--out", str(out)]) == 2
-    error = capsys.readouterr().err
+    (error,) = capsys.readouterr().err.splitlines()
     assert f"--out: found {out}, which holds other files; allowed" in error
-    assert error.count("\n") == 1
     assert listing(out) == {"report.md": b"of a person"}
     (sweep / "report").write_text("a file where the folder should be")
     assert main(["report", str(sweep)]) == 2
-    error = capsys.readouterr().err
+    (error,) = capsys.readouterr().err.splitlines()
     assert "File exists; allowed: another place" in error
-    assert error.count("\n") == 1
     with pytest.raises(RecordError, match="give the folder of a sweep"):
         built(tmp_path)
 

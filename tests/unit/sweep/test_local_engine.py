@@ -61,9 +61,7 @@ class Supervisors:
         if not isinstance(answer, Ending):
             number = folder.next_attempt_number()
             code = -9 if answer == "signal" else 1
-            answer = folder.save_attempt(
-                Ending("failed", answer, "gone", 0, code, None, (), number, 0.0, 0.0)
-            )
+            answer = folder.save_attempt(Ending("failed", answer, "gone", 0, code, number=number))
         process = subprocess.Popen(
             ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", to_line(answer), str(self.seconds)],
             stdin=subprocess.PIPE,

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -232,10 +233,7 @@ def test_what_train_did_not_begin_is_not_resumed(
 def test_ctrl_c_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(_folder: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(scalewise.analysis, "load_sweep", interrupt)
+    monkeypatch.setattr(scalewise.analysis, "load_sweep", Mock(side_effect=KeyboardInterrupt))
     assert main(["report", "anywhere"]) == Exit.INTERRUPTED
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -277,11 +275,8 @@ def test_the_status_of_a_sweep(
     assert hydra_main.report() == status
     again = {"failed", "interrupted"} & {*states}
     assert ("finish it: scalewise resume " in capsys.readouterr().err) == bool(again)
-
-    def full(_analysis: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(scalewise.report, "build", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(scalewise.report, "build", Mock(side_effect=full))
     if status == Exit.DONE:
         assert hydra_main.report() == Exit.NOT_SHOWN
 

@@ -44,14 +44,11 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 def test_only_where_no_cluster_was_named_one_is_started(
     monkeypatch: pytest.MonkeyPatch, address: str, named: str | None, refused: bool
 ) -> None:
-    def init(**_: object) -> None:
-        raise ConnectionError("nobody there")
-
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if named:
         monkeypatch.setenv("RAY_ADDRESS", named)
     cluster = RayCluster.__new__(RayCluster)
-    cluster._ray = SimpleNamespace(init=init)
+    cluster._ray = SimpleNamespace(init=Mock(side_effect=ConnectionError("nobody there")))
     with pytest.raises(ConfigError, match="no Ray cluster answers") if refused else nullcontext():
         assert not cluster._connected(address, {})
 

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -184,11 +185,8 @@ def test_a_full_disk_is_said_of_the_record_and_leaves_the_old_one(
 ) -> None:
     path = tmp_path / "sweep.json"
     path.write_text("old")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
     with pytest.raises(OSError, match="No space left") as raised:
         write_atomically(path, b"new")
     assert is_the_hosts_fault(raised.value)

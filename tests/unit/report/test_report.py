@@ -8,6 +8,7 @@ import struct
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from matplotlib.figure import Figure
@@ -164,10 +165,7 @@ def test_names_and_messages_are_text_in_every_form(
 def test_a_picture_that_fails_is_one_line_and_the_report_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_figure: Figure, path: Path) -> None:
-        raise ValueError(f"cannot draw {path.name}")
-
-    monkeypatch.setattr(Figure, "savefig", fail)
+    monkeypatch.setattr(Figure, "savefig", Mock(side_effect=ValueError("cannot draw it")))
     path = write_sweep(tmp_path, [Spec(), DDP])
     assert main(["report", str(path)]) == 0
     warned = capsys.readouterr().err.splitlines()

@@ -19,10 +19,7 @@ SMALL = (*LEAN, "hardware=cpu", "hardware.cores_per_device=1", "batch_size=16", 
 
 
 @pytest.mark.parametrize("cluster", ["ray", "slurm"])
-def test_an_order_becomes_a_cell_with_its_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str
-) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+def test_an_order_becomes_a_cell_with_its_result(tmp_path: Path, cluster: str) -> None:
     cell = make_cell(asked(*SMALL), 0)
     folder = CellFolder(tmp_path / "sweep" / cell.planned.name)
     folder.save_config(cell.request.plain)

@@ -29,11 +29,6 @@ def run(folder: Path, *cells: list[str], warm: bool) -> tuple[SweepReport, str]:
     return engine.run(plan([asked(*t) for t in typed], 0)), said.getvalue()
 
 
-@pytest.fixture(autouse=True)
-def own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
-
-
 def test_a_forked_rank_is_like_a_fresh_one(tmp_path: Path) -> None:
     """Threads, cores, random state, signals, limits, environment: all that a start hands down.
 

@@ -3,10 +3,18 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from fakes.nvml.fixture import fake_nvml as fake_nvml
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Leases of a test are its own."""
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    return tmp_path / "runtime"
 
 
 @pytest.fixture(autouse=True, scope="session")

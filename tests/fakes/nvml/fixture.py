@@ -20,7 +20,6 @@ def fake_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     subprocess.
     """
     ctypes.CDLL(str(build_library() / "libnvidia-ml.so.1"))
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
 
     def use(scenario: Scenario) -> Path:
         path = scenario.write(tmp_path / "scenario.txt")

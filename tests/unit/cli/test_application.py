@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -131,10 +132,9 @@ def test_wrong_use_is_one_line(
     places |= {name: tmp_path / name for name in ("loop", "torn", "file")}
     words = typed.format(**places).split()
     assert main(words) == Exit.WRONG_INPUT
-    said = capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert message.format(**places) in said
-    assert said.count("\n") == 1
     assert not (tmp_path / "x").exists(), "what is refused wrote something before"
 
 
@@ -226,18 +226,14 @@ def test_what_train_did_not_begin_is_not_resumed(
     tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["resume", str(recorded(tmp_path, *command))]) == Exit.WRONG_INPUT
-    said = capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"error: {tmp_path}: found the records of ")
-    assert said.count("\n") == 1
 
 
 def test_ctrl_c_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(_folder: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(scalewise.analysis, "load_sweep", interrupt)
+    monkeypatch.setattr(scalewise.analysis, "load_sweep", Mock(side_effect=KeyboardInterrupt))
     assert main(["report", "anywhere"]) == Exit.INTERRUPTED
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -279,11 +275,8 @@ def test_the_status_of_a_sweep(
     assert hydra_main.report() == status
     again = {"failed", "interrupted"} & {*states}
     assert ("finish it: scalewise resume " in capsys.readouterr().err) == bool(again)
-
-    def full(_analysis: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(scalewise.report, "build", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(scalewise.report, "build", Mock(side_effect=full))
     if status == Exit.DONE:
         assert hydra_main.report() == Exit.NOT_SHOWN
 

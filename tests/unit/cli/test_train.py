@@ -31,7 +31,6 @@ def train(
 ) -> Iterator[Train]:
     """``train.py`` in this process; starting any other process fails the test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     compose._new_folder.cache_clear()

@@ -16,7 +16,7 @@ from scalewise.cluster.ray_executor import HostLink, RayConfig, RayExecutor
 from scalewise.cluster.slurm import JobState, QueueUnreachable, SlurmConfig
 from scalewise.cluster.slurm_executor import SlurmCell, SlurmExecutor, Submission
 from scalewise.config import ConfigError
-from scalewise.records import CellFolder, Ending
+from scalewise.records import Cause, CellFolder, Ending
 from scalewise.sweep import Cell, Engine, SweepReport, make_display
 from scalewise.sweep.plan import plan
 
@@ -105,7 +105,7 @@ def test_a_lost_host_alone_gets_the_time_to_end_its_part_before_the_next_try(
 class Slurm:
     """A cluster on which each job ends at once, of the next of ``causes``."""
 
-    def __init__(self, folder: Path, causes: list[str]) -> None:
+    def __init__(self, folder: Path, causes: list[Cause]) -> None:
         self.folder = folder
         self.causes = causes
         self.batches: list[int] = []
@@ -117,15 +117,13 @@ class Slurm:
         for job in jobs:
             cell = CellFolder(Path(job.order.folder))
             number, cause = cell.next_attempt_number(), self.causes.pop(0)
-            cell.save_attempt(
-                Ending("failed", cause, "gone", 0, 1, None, (), number, 0.0, 0.0)  # type: ignore[arg-type]
-            )
+            cell.save_attempt(Ending("failed", cause, "gone", 0, 1, number=number))
         paths = SimpleNamespace(stdout=self.folder / "log")
         return [SimpleNamespace(job_id=str(i), paths=paths) for i in range(len(jobs))]
 
 
 def on_slurm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, causes: list[str], wanted: list[Cell]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, causes: list[Cause], wanted: list[Cell]
 ) -> tuple[Slurm, SweepReport]:
     cluster = Slurm(tmp_path, causes)
     monkeypatch.setattr(slurm_executor, "require_slurm", lambda: None)
@@ -144,7 +142,7 @@ def on_slurm(
     ("retries", "causes"), [(2, ["host"] * 9), (0, ["preempted", "preempted", "exception"])]
 )
 def test_slurm_gets_a_cell_again_as_often_as_asked_and_a_preempted_one_always(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, causes: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, causes: list[Cause]
 ) -> None:
     wanted = cells(f"sweep.retries={retries}")
     cluster, report = on_slurm(tmp_path, monkeypatch, causes, wanted)
@@ -155,11 +153,8 @@ def test_slurm_gets_a_cell_again_as_often_as_asked_and_a_preempted_one_always(
 def test_slurm_gets_one_round_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide = asked("tracking=none", "repeats=3", "strategy=ddp", "strategy.devices=2")
-    wanted = plan(
-        [asked("tracking=none", "repeats=3"), asked("tracking=none", "repeats=3", "seed=9"), wide],
-        0,
-    )
+    each = ((), ("seed=9",), ("strategy=ddp", "strategy.devices=2"))
+    wanted = plan([asked("tracking=none", "repeats=3", *own) for own in each], 0)
     cluster, _ = on_slurm(tmp_path, monkeypatch, ["exception"] * 9, wanted)
     assert sorted(cluster.batches[:2]) == [1, 2], "an array of each width"
     rounds = [job.order.cell.repeat for job in cluster.jobs]

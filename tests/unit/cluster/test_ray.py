@@ -44,14 +44,11 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 def test_only_where_no_cluster_was_named_one_is_started(
     monkeypatch: pytest.MonkeyPatch, address: str, named: str | None, refused: bool
 ) -> None:
-    def init(**_: object) -> None:
-        raise ConnectionError("nobody there")
-
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if named:
         monkeypatch.setenv("RAY_ADDRESS", named)
     cluster = RayCluster.__new__(RayCluster)
-    cluster._ray = SimpleNamespace(init=init)
+    cluster._ray = SimpleNamespace(init=Mock(side_effect=ConnectionError("nobody there")))
     with pytest.raises(ConfigError, match="no Ray cluster answers") if refused else nullcontext():
         assert not cluster._connected(address, {})
 
@@ -71,10 +68,7 @@ def test_a_host_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     assert "hydra.sweep.dir" in ending.message
 
 
-def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path))
+def test_nobody_waits_for_devices_of_a_sweep_that_is_gone() -> None:
     cell: Any = SimpleNamespace(hardware=ON_CPU)
     host = granted(cell, ClusterDemand(1, 1, 0, 1))
     stopped = pytest.raises(HostMismatch, match="stopped while it waited")
@@ -88,7 +82,6 @@ def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
 def test_the_first_of_several_hosts_says_where_it_is_and_the_others_ask(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: int, index: int, told: str | None
 ) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     for name in ("announce", "meet"):
         monkeypatch.setattr(hosts, name, lambda *_, name=name: name)
     folder, found = CellFolder(tmp_path / "cell"), list[Any]()
@@ -190,11 +183,9 @@ def test_a_cell_wider_than_a_node_takes_several(on_ray: RayExecutor) -> None:
 
 
 def test_what_no_node_of_the_cluster_holds_is_refused(on_ray: RayExecutor) -> None:
-    with pytest.raises(HostMismatch) as caught:
+    told = r"of 2 nodes of the Ray cluster 2 hold that \(the largest: 8 GPUs and 32 CPUs\)"
+    with pytest.raises(HostMismatch, match=told):
         on_ray.demand(asked("strategy=ddp", "strategy.devices=32", "hardware=h200"))
-    assert "of 2 nodes of the Ray cluster 2 hold that (the largest: 8 GPUs and 32 CPUs)" in str(
-        caught.value
-    )
 
 
 class Actor:

@@ -85,6 +85,11 @@ def test_wrong_options_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def cell_of(devices: int | str) -> CellConfig:
+    how = ["strategy=single"] if devices == 1 else ["strategy=ddp", f"strategy.devices={devices}"]
+    return asked(*how, "batch_size=320").cell
+
+
 @pytest.mark.parametrize(
     ("devices", "options", "wanted"),
     [
@@ -96,9 +101,9 @@ def test_wrong_options_are_refused_in_one_line(
     ],
 )
 def test_the_width_of_a_cell_decides_what_it_asks_for(
-    make_cell: Any, devices: int | str, options: dict[str, Any], wanted: ClusterDemand
+    devices: int | str, options: dict[str, Any], wanted: ClusterDemand
 ) -> None:
-    assert demand(make_cell(devices), SlurmExecutor.of(options).config) == wanted
+    assert demand(cell_of(devices), SlurmExecutor.of(options).config) == wanted
 
 
 @pytest.mark.parametrize(
@@ -110,25 +115,10 @@ def test_the_width_of_a_cell_decides_what_it_asks_for(
     ],
 )
 def test_a_width_that_cannot_be_asked_for_is_said(
-    make_cell: Any, devices: int | str, options: dict[str, Any], complaint: str
+    devices: int | str, options: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(HostMismatch, match=complaint):
-        demand(make_cell(devices), SlurmExecutor.of(options).config)
-
-
-@pytest.fixture
-def make_cell() -> Any:
-    """A stand-in for a cell with a given number of devices: ``demand`` looks at little of it."""
-
-    def make(devices: int | str) -> CellConfig:
-        cell: Any = SimpleNamespace(
-            strategy=SimpleNamespace(name="ddp", devices=devices),
-            hardware=SimpleNamespace(kind="auto", cores_per_device=None),
-            per_device_batch_size=lambda world: 64 // world,
-        )
-        return cell  # type: ignore[no-any-return]
-
-    return make
+        demand(cell_of(devices), SlurmExecutor.of(options).config)
 
 
 def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(
@@ -252,10 +242,7 @@ def test_slurm_says_whether_it_preempted_a_job_and_who_else_is_on_its_node(
 def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path: Path) -> None:
     """The first run of the job was preempted; of the second there is only that it had begun."""
     folder = CellFolder(tmp_path)
-    message = "SLURM preempted the job"
-    folder.save_attempt(
-        Ending("interrupted", "preempted", message, None, None, None, (), 1, 0.0, 1.0)
-    )
+    folder.save_attempt(Ending("interrupted", "preempted", "SLURM preempted the job", number=1))
     sent = sent_of(tmp_path, "NODE_FAIL")
     sent.ended = time.monotonic()
     folder.save_running(RunningAttempt(2, 2.0, ()))
@@ -276,7 +263,7 @@ def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less
     assert told.outcome == "failed" and told.message.endswith(f"/log{more}; {less}")
     for said, advised in (("it was killed", f"; {less}"), (f"it was killed; {less}", "")):
         killed = sent_of(tmp_path / str(len(said)), "OUT_OF_MEMORY", medium)
-        killed.folder.save_attempt(Ending("failed", "signal", said, 0, -9, None, (), 1, 0.0, 1.0))
+        killed.folder.save_attempt(Ending("failed", "signal", said, 0, -9, number=1))
         told = killed.record_end()
         assert told.message == f"{said} (SLURM job 5: OUT_OF_MEMORY){more}{advised}"
         (attempt,) = killed.folder.attempts()
@@ -289,11 +276,8 @@ def test_a_failed_job_took_what_its_record_says_as_one_with_a_result_did(
 ) -> None:
     sent = sent_of(tmp_path, "FAILED")
     sent.started, sent.ended = 100.0, 400.0
-    sent.folder.save_attempt(
-        Ending("failed", "exception", "x", 0, 1, None, (), 1, 0.0, 1.0, elapsed_s)
-    )
-    ending = sent.ending(settle_s=0.0)
-    assert ending.elapsed_s == spent_s
+    sent.folder.save_attempt(Ending("failed", "exception", "x", number=1, elapsed_s=elapsed_s))
+    assert sent.ending(settle_s=0.0).elapsed_s == spent_s
 
 
 def test_a_requeued_job_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -153,9 +154,7 @@ class TestWrongInput:
         assert "\n" not in str(raised.value)
 
     def test_without_a_hub_or_its_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def unreachable(*_: object, **__: object) -> None:
-            raise ConnectionError("no route\nto the hub")
-
+        unreachable = Mock(side_effect=ConnectionError("no route\nto the hub"))
         monkeypatch.setattr(datasets, "load_dataset", unreachable)
         pattern = r"^HuggingFaceFW/fineweb-edu/sample-10BT .*: no route to the hub; .*--files"
         with pytest.raises(DatasetError, match=pattern):

@@ -10,18 +10,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
-from fakes.settings import SETTINGS
+from fakes.settings import SLOT, job_in
 from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.records import (
     SCHEMA_VERSION,
     CellFolder,
-    DeviceInfo,
     Ending,
     HeartbeatWriter,
-    PlannedCell,
     RecordError,
     TrackerState,
     TrackingRecord,
@@ -30,7 +29,6 @@ from scalewise.records import (
     read_heartbeat,
 )
 from scalewise.records.files import write_atomically
-from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.supervisor import Supervisor
 from scalewise.train.monitored import FitRecords
 
@@ -187,11 +185,8 @@ def test_a_full_disk_is_said_of_the_record_and_leaves_the_old_one(
 ) -> None:
     path = tmp_path / "sweep.json"
     path.write_text("old")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
     with pytest.raises(OSError, match="No space left") as raised:
         write_atomically(path, b"new")
     assert is_the_hosts_fault(raised.value)
@@ -228,12 +223,9 @@ def test_a_clock_that_is_set_changes_neither_how_long_a_try_took_nor_its_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = CellFolder(tmp_path / "sweep" / "cell")
-    slot = DeviceInfo("cpu", "a processor")
-    planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = Job(str(folder.path), planned, SETTINGS, (slot,), Origin(str(tmp_path), (), ()))
-    own = Supervisor(job, cast(Any, None))
+    own = Supervisor(job_in(folder.path), cast(Any, None))
     records = FitRecords(CellFolder(tmp_path / "mine"), 0)
-    records.begin([slot])
+    records.begin([SLOT])
     writer = HeartbeatWriter(tmp_path / "rank0")
     writer.begin(100)
     real = time.time

@@ -29,7 +29,6 @@ from scalewise.train.recording.step_clock import ALL_DIVIDED
 
 @pytest.fixture(autouse=True)
 def no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -303,8 +302,7 @@ def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
     ended = []
     for folder in (None, tmp_path / "records"):
         torch.manual_seed(0)
-        model = Net()
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        model, optimizer = trained()
 
         @torch.compile(backend="eager")
         def step(batch: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> None:

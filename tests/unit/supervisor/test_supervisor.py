@@ -99,10 +99,8 @@ def test_what_ends_a_cell_whose_ranks_have_not_failed(
 def test_an_end_that_could_not_be_written_is_told_with_its_reason(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train() -> Ending:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(supervisor, "_train", train)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(supervisor, "_train", Mock(side_effect=full))
     told = supervisor.run()
     assert (told.outcome, told.is_recorded) == ("failed", False)
     assert told.message == f"{supervisor.folder.path}: No space left on device"

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,10 +102,8 @@ def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> No
 def test_a_full_disk_keeps_nobody_from_a_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=full))
     with lock_folder(SweepFolder(tmp_path)):
         pass
 

@@ -1,6 +1,5 @@
 """Other people's processes on a GPU are never shared silently."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,12 +28,6 @@ from scalewise.sweep.local_executor import DeviceWait
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))
 BUSY = DeviceSample("GPU-0", processes=(DeviceProcess(4711, 900.0),))
 FREE = DeviceSample("GPU-1", processes=(), memory_used_mib=600.0)
-
-
-@pytest.fixture(autouse=True)
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    return tmp_path / "runtime"
 
 
 class Gpus:
@@ -167,9 +160,7 @@ def test_who_else_computed_beside_a_cell_is_in_its_record(tmp_path: Path) -> Non
     assert foreign_processes(folder, {1}, sees_host=False) == ("2 other processes on GPU-0",)
 
 
-def test_cells_of_all_sweeps_on_a_host_see_one_another(
-    tmp_path: Path, runtime: Callable[..., Path]
-) -> None:
+def test_cells_of_all_sweeps_on_a_host_see_one_another(runtime: Path) -> None:
     one = Colocation("/sweeps/a", "cell-1")
     assert one.neighbours == ()
     same, other = Colocation("/sweeps/a", "cell-2"), Colocation("/sweeps/b", "cell-1")
@@ -181,7 +172,7 @@ def test_cells_of_all_sweeps_on_a_host_see_one_another(
     one.look()
     assert one.neighbours == ("/sweeps/b/cell-1",), "it was there once"
     one.leave()
-    assert list((tmp_path / "runtime" / "cells").iterdir()) == []
+    assert list((runtime / "cells").iterdir()) == []
 
 
 def test_what_a_killed_cell_left_is_no_neighbour(runtime: Path) -> None:

@@ -17,12 +17,6 @@ GPUS = [DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4)]
 CORES = [DeviceInfo("cpu", "a CPU", cores=(i,)) for i in range(4)]
 
 
-@pytest.fixture(autouse=True)
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    return tmp_path / "runtime"
-
-
 def test_jobs_of_mixed_width_share_the_host() -> None:
     leases = Leases()
     assert leases.try_lease(GPUS, 5) is None, "and it takes nothing"

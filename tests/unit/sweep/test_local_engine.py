@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -61,9 +62,7 @@ class Supervisors:
         if not isinstance(answer, Ending):
             number = folder.next_attempt_number()
             code = -9 if answer == "signal" else 1
-            answer = folder.save_attempt(
-                Ending("failed", answer, "gone", 0, code, None, (), number, 0.0, 0.0)
-            )
+            answer = folder.save_attempt(Ending("failed", answer, "gone", 0, code, number=number))
         process = subprocess.Popen(
             ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", to_line(answer), str(self.seconds)],
             stdin=subprocess.PIPE,
@@ -75,7 +74,6 @@ class Supervisors:
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr("scalewise.sweep.preflight.discover", lambda hardware: Host(GPUS, None, {}))
     display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
     return Engine(tmp_path / "sweep", LocalExecutor(LocalConfig(), Occupancy(read=dict)), display)
@@ -188,10 +186,7 @@ def test_what_a_full_disk_takes_no_record_of_is_said(
 def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unread(name: str, ending: Ending, rate: float | None) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(engine.display, "ended", unread)
+    monkeypatch.setattr(engine.display, "ended", Mock(side_effect=BrokenPipeError))
     with pytest.raises(BrokenPipeError):
         run(engine, monkeypatch, Supervisors([DONE]))
     assert engine.report.count("done") == 1
@@ -201,11 +196,9 @@ def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
 def test_a_rank_that_dies_records_why_and_tells_by_its_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], full: bool
 ) -> None:
-    def save(folder: CellFolder, error: Ending) -> None:
-        raise OSError(28, "No space left on device")
-
     if full:
-        monkeypatch.setattr(CellFolder, "save_rank_error", save)
+        error = OSError(28, "No space left on device")
+        monkeypatch.setattr(CellFolder, "save_rank_error", Mock(side_effect=error))
     assert worker._report(CellFolder(tmp_path), 1, ValueError("mine")) == 1
     found = CellFolder(tmp_path).load_rank_error(1)
     assert (found is None) is full and (full or found.message.endswith("ValueError: mine"))

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
@@ -138,10 +139,8 @@ def test_a_rank_past_the_last_step_fails_in_one_line_or_gives_up_where_it_waits(
 
 
 def test_a_rank_that_lost_rank_0_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone() -> Any:
-        raise dist.DistNetworkError("connection reset")
-
-    monkeypatch.setattr(length, "default_store", lambda: SimpleNamespace(set=lambda *_: gone()))
+    gone = Mock(side_effect=dist.DistNetworkError("connection reset"))
+    monkeypatch.setattr(length, "default_store", lambda: SimpleNamespace(set=gone))
     rank = Rank(1)
     rank.length.look()
     assert "cannot ask rank 0" in str(rank.errors[0])

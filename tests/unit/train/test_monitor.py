@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import pytorch_lightning as pl
@@ -124,10 +125,7 @@ def test_the_gpus_uuid_is_recorded_also_where_nvml_does_not_answer(
     class Properties:
         name, uuid, total_memory = "NVIDIA H200", "0a53eb3c-0000-0000-0000-000000000000", 2**37
 
-    def unavailable() -> None:
-        raise NvmlUnavailable("no driver")
-
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    monkeypatch.setattr(monitored, "open_nvml", unavailable)
+    monkeypatch.setattr(monitored, "open_nvml", Mock(side_effect=NvmlUnavailable("no driver")))
     found = monitored.live_device(torch.device("cuda", 1))
     assert (found.kind, found.uuid, found.index) == ("cuda", f"GPU-{Properties.uuid}", None)

@@ -72,8 +72,7 @@ class OwnFolder(pl.Callback):
 def note_unscored(trainer: pl.Trainer, recorder: CellRecorder, data_name: str) -> str:
     """Why Lightning has no batch to score; empty where it has, or has not asked for any yet.
 
-    Of a module of the user's it is put on record too. Nobody but Lightning asks for loaders, which
-    may take long.
+    Of a module of the user's it is put on record too. Lightning alone asks for loaders.
     """
     is_asked = trainer.val_dataloaders is not None or not trainer.enable_validation
     validates = is_overridden("validation_step", trainer.lightning_module)

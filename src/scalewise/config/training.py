@@ -180,7 +180,7 @@ def trainer_arguments(given: object) -> dict[str, Any]:
 
 
 def check_training(cell: CellConfig) -> None:
-    """Refuse what waits for something that does not happen in ``cell``. Raises ValueError."""
+    """Refuse what waits for something that does not happen in ``cell``. Raises ConfigError."""
     validation, scheduler = cell.validation, cell.scheduler
     for name, callback in cell.callbacks.items():
         arguments = callback.arguments

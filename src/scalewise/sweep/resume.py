@@ -218,7 +218,7 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
     """The command that finishes what of a sweep another run may end better; empty for nothing.
 
     What comes back in another try is mended first: wrong code, too little memory, a full disk.
-    Where done cells ran the code to mend, the command is the one that is not refused then.
+    Where done cells ran the code to mend, or a script, all run anew: other code is not compared.
     """
     # Wrong input stays wrong.
     better = [one for one in endings if one.outcome in UNFINISHED

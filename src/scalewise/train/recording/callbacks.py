@@ -92,7 +92,7 @@ def kept_checkpoints(
     own, kept = folder.resolve(), []
     for one in trainer.checkpoint_callbacks:  # of classes of the user's too
         by, monitor = type(one).__name__, getattr(one, "monitor", None)
-        path = Path(getattr(one, "best_model_path", ""))
+        path = Path(str(getattr(one, "best_model_path", "") or ""))
         score = getattr(one, "best_model_score", None)
         if path.name:
             inside = path.relative_to(own) if path.is_relative_to(own) else path

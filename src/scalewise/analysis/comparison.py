@@ -169,12 +169,10 @@ def find_factors(before: Sequence[Configuration], after: Sequence[Configuration]
 def _ways_out(old: Configuration, new: Configuration, names: Sequence[str]) -> set[frozenset[str]]:
     """Of each field that differs, the factors that excuse it: one of each is needed."""
     left = {
-        name: {d.field for d in differences(old.identity, new.identity, name)} for name in names
+        name: {d.field for d in differences(old.identity, new.identity, name)}
+        for name in ("", *names)
     }
-    return {
-        frozenset(name for name in names if d.field not in left[name])
-        for d in differences(old.identity, new.identity, "")
-    }
+    return {frozenset(name for name in names if field not in left[name]) for field in left[""]}
 
 
 def _sound(config: Configuration) -> Configuration:

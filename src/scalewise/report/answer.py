@@ -63,6 +63,7 @@ _MOST_LOGGED = 12
 """Metrics of a row that is alone."""
 _MOST_LINES = 4
 _CODE = ("code.", "data_file.script")
+"""Fields of an identity that differ where code was edited."""
 _MOST_WON = 0.95
 """Share of a step from which a loss is nearly all: parts are measured each with an error."""
 

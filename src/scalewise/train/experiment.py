@@ -176,8 +176,8 @@ def why_not_logged(error: Exception, cell: CellConfig, missing: Mapping[str, str
     absent = _NOT_LOGGED.search(str(error))
     if absent is None or not (cell.unscored or of_validation(absent[1])):
         return ""
-    too_early = "no validation logged it by then; allowed: max_epochs=1, if the run ended before "
-    return cell.unscored or missing.get("validation", f"{too_early}one, or a metric that is logged")
+    early = "no validation logged it by then; allowed: a metric that is logged, or max_epochs=1"
+    return cell.unscored or missing.get("validation", early)
 
 
 def _unused_parameters(module: pl.LightningModule) -> str:

@@ -160,7 +160,7 @@ class CellRecorder(pl.Callback):
         self._look_around(trainer, before)
 
     def _look_around(self, trainer: pl.Trainer, before: int) -> None:
-        """Steps were made. Warm-up is not over by all of them, or was not ``before`` these."""
+        """After replayed steps, with their count ``before``; after a batch, with the one now."""
         assert self._heartbeat is not None and self._background is not None
         steps, warmup_steps = self.steps.steps, self.steps.warmup_steps
         self._heartbeat.beat(steps, self.steps.samples)

@@ -1,7 +1,7 @@
 """Step time of a cell with everything on, and of plain Lightning, over a bare PyTorch loop.
 
     python benchmarks/bare_loop.py [--workloads medium large gpt2_tiny] [--repeats 5] [--out FILE]
-        [--arms bare scalewise by_hand cudagraph]
+        [--arms bare scalewise by_hand cudagraph] [--devices 2]
 
 Arms train the same model on the same data with the same optimizer and precision, each run
 in a fresh process on the same cores or GPU, interleaved in a random order with a fixed seed:
@@ -19,7 +19,8 @@ events in the bare and plain arms and on the recorded device time line in ours, 
 ``perf_counter``. The ratio's interval is a 95 % one over runs.
 
 Fresh processes differ by 10 to 30 % where the host limits the step. What measuring itself costs
-there, ``overhead.py`` finds inside one run.
+there, ``overhead.py`` finds inside one run. On several devices every arm trains under DDP, and a
+run's step time is that of its slowest rank.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from typing import Any
 from team import (
     ROOT,
     WORKLOADS,
+    across_ranks,
     answer,
     between,
     endless,
@@ -67,6 +69,7 @@ def main() -> int:
         "--workloads", nargs="+", default=["medium", "large", "gpt2_tiny"], choices=WORKLOADS
     )
     parser.add_argument("--arms", nargs="+", default=ARMS[:3], choices=ARMS)
+    parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--steps", type=int, help="timed steps (default: by workload)")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
@@ -91,14 +94,14 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for workload, arm in rng.sample(each, len(each)):
             steps = arguments.steps or (60 if workload.startswith("gpt2") else 1200)
             steps *= 5 if arm in REPLAYED else 1
-            ms = one_run(workload, arm, steps)
+            ms = one_run(workload, arm, steps, arguments.devices)
             runs.append({"workload": workload, "arm": arm, "repeat": repeat, "step_time_ms": ms})
             print(f"[{repeat + 1}] {workload:10} {arm:10} {ms:8.4f} ms", flush=True)
             keep(arguments.out, runs)  # a call that is cut off keeps what it had
     return runs
 
 
-def one_run(workload: str, arm: str, timed: int) -> float:
+def one_run(workload: str, arm: str, timed: int, devices: int) -> float:
     """Mean step time in ms of one fresh process."""
     warmup = max(20, timed // 10)
     overrides = [
@@ -106,22 +109,23 @@ def one_run(workload: str, arm: str, timed: int) -> float:
         "hardware=auto",
     ]  # fmt: skip
     if arm not in ("scalewise", "cudagraph"):
-        return float(run_team(__file__, [arm, *overrides], 1)[0])
+        return float(max(run_team(__file__, [arm, *overrides], devices)))
     with tempfile.TemporaryDirectory() as folder:
         if arm == "cudagraph":
             overrides.append("execution=cudagraph")
-        command = [sys.executable, str(ROOT / "train.py"), *overrides, f"hydra.run.dir={folder}"]
+        overrides += [*across_ranks(devices), f"hydra.run.dir={folder}"]
+        command = [sys.executable, str(ROOT / "train.py"), *overrides]
         environment = {**os.environ, "PYTHONPATH": python_path()}
         subprocess.run(command, check=True, env=environment, capture_output=True)
-        return recorded_ms(Path(folder))
+        return recorded_ms(Path(folder), devices)
 
 
-def recorded_ms(folder: Path) -> float:
+def recorded_ms(folder: Path, devices: int) -> float:
     from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps, without
     from scalewise.records import SweepFolder, read_steps
 
     _, cell = next(SweepFolder(folder).cells())
-    ranks = timed_steps([read_steps(cell.steps_path(0), 0)], 1)
+    ranks = timed_steps([read_steps(cell.steps_path(r), r) for r in range(devices)], devices)
     return measure_throughput(without(ranks, find_long_steps(ranks))).step_time_ms.mean
 
 
@@ -144,8 +148,7 @@ def bare_loop(cell: Any, module: Any, loader: Any, kind: str) -> float:
     import torch
 
     device = torch.device(kind)
-    network = module.network.to(device)
-    optimizer = module.configure_optimizers()
+    network, optimizer = across(module.network.to(device), kind), module.configure_optimizers()
     autocast = {"bf16-mixed": torch.bfloat16}.get(cell.precision.lightning)
     began = None
     network.train()
@@ -158,15 +161,24 @@ def bare_loop(cell: Any, module: Any, loader: Any, kind: str) -> float:
     return between(began, mark(kind == "cuda")) / (cell.max_steps - cell.warmup_steps)
 
 
+def across(network: Any, kind: str) -> Any:
+    """The network, its gradients averaged over all ranks where there are several."""
+    import torch
+
+    if os.environ["WORLD_SIZE"] == "1":
+        return network
+    torch.distributed.init_process_group("nccl" if kind == "cuda" else "gloo")
+    return torch.nn.parallel.DistributedDataParallel(network, gradient_as_bucket_view=True)
+
+
 def graph_by_hand(cell: Any, module: Any, loader: Any, kind: str) -> float:
     """The bare loop's step as one CUDA graph, with samples copied into its inputs."""
     import torch
 
     from scalewise.train.execution.cudagraph import make_capturable
 
-    network, optimizer = module.network.to(kind), module.configure_optimizers()
+    optimizer = module.to(kind).configure_optimizers()
     make_capturable(optimizer)
-    network.train()
     samples = loader.batch_sampler.samples_per_step
 
     def step() -> None:
@@ -177,9 +189,11 @@ def graph_by_hand(cell: Any, module: Any, loader: Any, kind: str) -> float:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(3):
+        network = across(module.network, kind).train()
+        for _ in range(11):  # DDP builds its buckets anew in the first, and times ten
             step()
-        with torch.cuda.graph(graph, stream=stream):
+        # Other threads, NCCL's among them, may call CUDA while this one captures.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             step()
         for batch in endless(loader):
             moved = [part.to(kind, non_blocking=True) for part in batch]
@@ -213,8 +227,10 @@ def plain_lightning(cell: Any, module: Any, loader: Any, kind: str) -> float:
     moments: list[Any] = []
     module.__class__ = Logging
     trainer = pl.Trainer(
-        accelerator="gpu" if kind == "cuda" else "cpu", devices=1, max_steps=cell.max_steps,
+        accelerator="gpu" if kind == "cuda" else "cpu", max_steps=cell.max_steps,
+        devices=(ranks := int(os.environ["WORLD_SIZE"])), strategy="ddp" if ranks > 1 else "auto",
         precision=cell.precision.lightning, logger=False, enable_checkpointing=False,
+        use_distributed_sampler=False,  # the loader shares the samples out
         enable_progress_bar=False, enable_model_summary=False, callbacks=[Timing()],
     )  # fmt: skip
     trainer.fit(module, loader)

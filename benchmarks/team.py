@@ -152,7 +152,7 @@ def my_place(overrides: Sequence[str], fault: Mapping[str, Any] | None = None) -
     from scalewise.train import RankContext
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    plain = compose((*overrides, *across_ranks()))
+    plain = compose((*overrides, *across_ranks(world)))
     if fault is not None:
         plain["fault"] = dict(fault)
     cell = build_cell(plain)
@@ -168,9 +168,8 @@ def my_place(overrides: Sequence[str], fault: Mapping[str, Any] | None = None) -
     return cell, RankContext(rank, rank, world, slot)
 
 
-def across_ranks() -> tuple[str, ...]:
-    """The strategy of this rank's cell, as overrides."""
-    world = int(os.environ["WORLD_SIZE"])
+def across_ranks(world: int) -> tuple[str, ...]:
+    """The strategy of a cell of so many ranks, as overrides."""
     return ("strategy=ddp", f"strategy.devices={world}") if world > 1 else ("strategy=single",)
 
 
@@ -197,7 +196,7 @@ def step_by_hand(
 ) -> None:
     """A step of the loop that a careful person writes; its forward pass runs in ``context``."""
     with context:
-        loss = network.loss(network(x), target)
+        loss = getattr(network, "module", network).loss(network(x), target)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     optimizer.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -55,7 +56,7 @@ class CellFolder:
         self.profile_path = self.path / "profile"
         """Folder of profiler traces; see :func:`~scalewise.records.load_profiles`."""
         self.queued_path = self.path / "queued"
-        """There while a cell waits for one more try. Of a sweep that has ended it means nothing."""
+        """Touched when a cell is to have one more try; gone once that has ended."""
         self._running_path = self.path / "running.json"
 
     def steps_path(self, rank: int) -> Path:
@@ -229,6 +230,15 @@ class CellFolder:
     def next_attempt_number(self) -> int:
         numbers = [number for number, _ in numbered_files(self.path / "attempts", "", ".json")]
         return max(numbers, default=0) + 1
+
+    def is_queued_again(self) -> bool:
+        """Whether it is to have one more try, which has not begun, nor did a later one."""
+        recorded = numbered_files(self.path / "attempts", "", ".json")
+        with suppress(FileNotFoundError):
+            queued = self.queued_path.stat().st_mtime
+            begun = [path.stat().st_mtime for _, path in recorded]
+            return queued >= max([*begun, self.last_beat() or 0.0])
+        return False
 
     # The attempt under way
 

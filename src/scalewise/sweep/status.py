@@ -252,8 +252,6 @@ class StatusReader:
                 measures = self._left_to_measure > 0
                 folder = self.sweep.cell(planned.name)
                 cell = read_cell(planned, folder, now, measures)
-                if held and cell.state not in ("done", "running") and folder.queued_path.exists():
-                    cell = waiting_cell(planned, planned.devices)
                 self._left_to_measure -= cell.state == "done"
                 self._cells[planned.cell_id] = replace(cell, swept=self._swept[planned.cell_id])
         cells = tuple(self._cells[planned.cell_id] for planned in plan.cells)

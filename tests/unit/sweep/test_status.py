@@ -57,6 +57,8 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     assert cells["done"].elapsed_s == ending.elapsed_s == pytest.approx(10.0)
     assert ending.finished_at - ending.started_at == pytest.approx(10.0)
     assert cells["waiting"].step is None
+    sweep.cell("failed").queued_path.touch()
+    assert states(sweep)["failed"].state == "waiting", "it is to run again, whoever ended the sweep"
 
 
 def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(

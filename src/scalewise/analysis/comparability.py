@@ -60,7 +60,7 @@ def factor_fields(factor: str) -> tuple[str, ...]:
     return tuple(field for name in names for field in FACTORS[name])
 
 
-def within(field: str, freed: Sequence[str]) -> bool:
+def within(field: str, freed: Iterable[str]) -> bool:
     """Whether a dotted field is one of ``freed``, or lies below one."""
     return any(field == one or field.startswith(f"{one}.") for one in freed)
 
@@ -160,6 +160,14 @@ def differences(
         if not excused:
             found.append(Difference(name, a, b))
     return found
+
+
+def describe(differing: Iterable[Difference]) -> list[str]:
+    """Each in words. Settings that one class has and the other lacks are left to their names."""
+    known = tuple(differing)
+    classes = {d.field.removesuffix("._target_") for d in known if d.field.endswith("._target_")}
+    lacking = {d.field for d in known if "absent" in (d.left, d.right) and within(d.field, classes)}
+    return [str(d) for d in known if d.field not in lacking]
 
 
 def _may_lack(name: str) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.comparability import (
     MIN_RUNS,
     Difference,
+    describe,
     differences,
     remedies_of,
     shared_part,
@@ -209,7 +210,7 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
             reason = baseline.cells[-1].ending.message
             said = f"its single-device baseline {baseline.label} has no run: {reason}"
             return Refused(multi, said)
-        words = "; ".join(map(str, differing[:4]))
+        words = "; ".join(describe(differing)[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
         return Refused(multi, f"its baseline {single.label} differs in {words}{more}", differing)
     for side in (multi, single):

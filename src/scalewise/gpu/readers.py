@@ -187,7 +187,9 @@ class _Tree:
         try:
             root = self._members.get(self.pid) or psutil.Process(self.pid)
             found = {p.pid: p for p in (root, *root.children(recursive=True))}
-            below = [p for pid in others & found.keys() for p in found[pid].children(recursive=True)]
+            below = [
+                p for pid in others & found.keys() for p in found[pid].children(recursive=True)
+            ]
         except psutil.Error:
             return
         # Kept objects remember when their process was born, so that a reused pid is noticed.

@@ -201,14 +201,14 @@ class SweepStatus:
     seconds_left: float | None
     """Seconds for cells that run, wait, or run again when the sweep is resumed;
     None if nothing tells yet."""
-    held: bool = False
-    """Whether a process of this host runs the sweep, be it between two cells."""
+    held: bool | None = False
+    """Whether a process of this host runs the sweep, be it between two cells; None if unknown."""
     round: int | None = None
     """The latest round that has begun, where more cells may come; None where these are all."""
 
     @property
     def running(self) -> bool:
-        return self.held or any(cell.state == "running" for cell in self.cells)
+        return bool(self.held) or any(cell.state == "running" for cell in self.cells)
 
     @property
     def to_do(self) -> Sequence[CellStatus]:
@@ -299,8 +299,8 @@ class StatusReader:
         return plan
 
 
-def is_held(lock: Path) -> bool:
-    """Whether a process has the lock of a sweep's folder; False where that cannot be asked.
+def is_held(lock: Path) -> bool | None:
+    """Whether a process has the lock of a sweep's folder; None where that cannot be asked.
 
     To ask is to hold it for an instant, which the engine allows for.
     """
@@ -308,6 +308,6 @@ def is_held(lock: Path) -> bool:
     try:
         return lock.exists() and not probe.try_acquire()
     except OSError:  # another user's, or a file system without locks
-        return False
+        return None
     finally:
         probe.release()

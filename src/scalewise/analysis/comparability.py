@@ -162,12 +162,12 @@ def differences(
     return found
 
 
-def describe(differing: Iterable[Difference]) -> list[str]:
+def describe(differing: Sequence[Difference]) -> list[str]:
     """Each in words. Settings that one class has and the other lacks are left to their names."""
-    known = tuple(differing)
-    classes = {d.field.removesuffix("._target_") for d in known if d.field.endswith("._target_")}
-    lacking = {d.field for d in known if "absent" in (d.left, d.right) and within(d.field, classes)}
-    return [str(d) for d in known if d.field not in lacking]
+    fields = (difference.field for difference in differing)
+    classes = {one.removesuffix("._target_") for one in fields if one.endswith("._target_")}
+    return [str(d) for d in differing
+            if "absent" not in (d.left, d.right) or not within(d.field, classes)]  # fmt: skip
 
 
 def _may_lack(name: str) -> bool:

@@ -16,8 +16,6 @@ from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, cv_perc
 Floats = npt.NDArray[np.float64]
 Span = tuple[float, float]
 """Begin and end in Unix seconds."""
-_COUNTS_WITHIN_S = 1.0
-"""The energy counter of a GPU moves many times in this, idle or not."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +52,17 @@ def measure_energy(series: DeviceSeries, device: SampledDevice, timed: Span) -> 
         why = series.unavailable.get("energy_j", f"it was read {len(counted_at)} times")
     elif (grown_j < 0).any():
         why = "it was reset while the run lasted"
-    elif not grown_j.any() or not grown_j[apart_s >= _COUNTS_WITHIN_S].all():
+    elif not grown_j.any() or not grown_j[apart_s >= 1.0].all():  # it moves many times a second
         why = "it stood still while the run lasted"
     else:
         run_j = float(counted_j[-1] - counted_j[0])
     if why:
         counted_at, counted_j = counted_at[:0], counted_j[:0]
-    scaled = _scaled_to_counter(power_at, power_w, counted_at, counted_j, *timed)
-    plain = None
-    if scaled is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
-        plain = integrate(power_at, power_w, *timed)
-    joules, source = (plain, "power samples") if scaled is None else (scaled, "counter")
-    known, missing = None if joules is None else source, [f"energy counter: {why}"] if why else []
-    return DeviceEnergy(device, joules, timed[1] - timed[0], known, run_j, tuple(missing))
+    joules, source = _scaled_to_counter(power_at, power_w, counted_at, counted_j, *timed), "counter"
+    if joules is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
+        joules, source = integrate(power_at, power_w, *timed), "power samples"
+    known, missing = None if joules is None else source, (f"energy counter: {why}",) if why else ()
+    return DeviceEnergy(device, joules, timed[1] - timed[0], known, run_j, missing)
 
 
 def integrate(times: Floats, power_w: Floats, start: float, end: float) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -233,12 +232,10 @@ class CellFolder:
 
     def is_queued_again(self) -> bool:
         """Whether it is to have one more try, which has not begun, nor did a later one."""
-        recorded = numbered_files(self.path / "attempts", "", ".json")
-        with suppress(FileNotFoundError):
-            queued = self.queued_path.stat().st_mtime
-            begun = [path.stat().st_mtime for _, path in recorded]
-            return queued >= max([*begun, self.last_beat() or 0.0])
-        return False
+        ended = [path for _, path in numbered_files(self.path / "attempts", "", ".json")]
+        tries = (_changed_at(path) or 0.0 for path in (*ended, self._running_path))
+        queued = _changed_at(self.queued_path)
+        return queued is not None and queued >= max(tries)
 
     # The attempt under way
 
@@ -262,16 +259,20 @@ class CellFolder:
 
     def last_beat(self) -> float | None:
         """Unix time at which the attempt under way was last alive; None if there is none."""
-        try:
-            return self._running_path.stat().st_mtime
-        except FileNotFoundError:
-            return None
+        return _changed_at(self._running_path)
 
     def save_tracking(self, record: TrackingRecord) -> None:
         save_json(self.path / "tracking.json", record)
 
     def load_tracking(self) -> TrackingRecord | None:
         return load_optional(self.path / "tracking.json", TrackingRecord)
+
+
+def _changed_at(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _without_secrets(ending: Ending) -> Ending:

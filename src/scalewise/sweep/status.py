@@ -133,18 +133,17 @@ class Durations:
     """Mean seconds of the ended cells of each configuration, and of all."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[int, float]] = {}
-        self._all = (0, 0.0)
+        self._seconds: dict[str, list[float]] = {}
+        self._all: list[float] = []
 
     def add(self, config_id: str, seconds: float) -> None:
-        count, total = self._sums.get(config_id, (0, 0.0))
-        self._sums[config_id] = (count + 1, total + seconds)
-        self._all = (self._all[0] + 1, self._all[1] + seconds)
+        self._seconds.setdefault(config_id, []).append(seconds)
+        self._all.append(seconds)
 
     def of(self, config_id: str) -> float | None:
         """Mean of the configuration's cells, else of all; None before the first has ended."""
-        count, total = self._sums.get(config_id, self._all)
-        return total / count if count else None
+        known = self._seconds.get(config_id, self._all)
+        return sum(known) / len(known) if known else None
 
     def seconds_left(
         self, cells: Sequence[CellStatus], slots: int | None, packed: bool
@@ -156,7 +155,7 @@ class Durations:
         """
         if not cells:
             return 0.0
-        known = self if self._all[0] else _first_steps(cells)
+        known = self if self._all else _first_steps(cells)
         left = [_left_of(cell, known.of(cell.config_id)) for cell in cells]
         times = [seconds for seconds in left if seconds is not None]
         if len(times) < len(left):

@@ -143,4 +143,6 @@ def test_a_run_that_was_not_steady_is_doubted_and_timed_whole(tmp_path: Path) ->
     (config,) = (found := analyse(load_sweep(path))).measured
     assert config.runs[0].throughput.steps == 190
     (doubt,) = [line for line in lines_of(found, "remarks") if "not steady" in line]
-    assert "at step 150 of 200" in doubt and "all steps from 10 on are timed" in doubt
+    assert (
+        "at step 150 of 200, after half of" in doubt and "all steps from 10 on are timed" in doubt
+    )

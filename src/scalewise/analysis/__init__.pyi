@@ -44,7 +44,6 @@ from .load import no_sweep as no_sweep
 from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
-from .loss_budget import SHORT_WORDS as SHORT_WORDS
 from .loss_budget import LossBudget as LossBudget
 from .loss_budget import LossCause as LossCause
 from .loss_budget import LostTime as LostTime

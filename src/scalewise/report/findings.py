@@ -12,7 +12,6 @@ from pathlib import PurePath
 from typing import Final
 
 from scalewise.analysis import (
-    CAUSE_WORDS,
     VERDICT_RUNS,
     Analysis,
     Configuration,
@@ -153,7 +152,7 @@ def losses(analysis: Analysis) -> Section:
         if budget.ideal_ms is not None:
             parts = [("ideal step", budget.ideal_ms, "the baseline's share")]
         parts += [
-            (CAUSE_WORDS[loss.cause], loss.ms, loss.evidence)
+            (loss.words, loss.ms, loss.evidence)
             for loss in budget.losses
             if abs(loss.share) >= WORTH_A_ROW
         ]
@@ -174,10 +173,9 @@ def losses(analysis: Analysis) -> Section:
 def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
     """One line for each limit, and one for a single device that only works."""
     for loss in budget.limits:
-        yield (
-            f"{CAUSE_WORDS[loss.cause]}: {number(loss.ms)} of {number(config.step_ms)} ms a "
-            f"step. To try: {remedy(config, loss).words}"
-        )
+        found = remedy(config, loss).words
+        todo = f". To try: {found}" if found else ""
+        yield f"{loss.words}: {number(loss.ms)} of {number(config.step_ms)} ms a step{todo}"
     mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)
     if not budget.knows_activity and (budget.ideal_ms is None or mixed):
         yield (

@@ -50,6 +50,7 @@ from .loss_budget import LostTime as LostTime
 from .loss_budget import lost_words as lost_words
 from .loss_budget import worth_saying as worth_saying
 from .losses import BEST as BEST
+from .losses import is_compared as is_compared
 from .losses import logged_curves as logged_curves
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored

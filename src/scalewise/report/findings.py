@@ -23,6 +23,7 @@ from scalewise.analysis import (
     estimate,
     estimate_positive,
     grouped,
+    is_compared,
     listed,
     logged_figures,
     measured_rows,
@@ -292,7 +293,7 @@ _MOST_RANKED = 8
 
 def metrics(analysis: Analysis) -> Section:
     """The last and the best value of every logged metric, over seeds."""
-    logged = list(map(column_of, logged_figures(analysis)))
+    logged = [column_of(one) for one in logged_figures(analysis) if is_compared(one.key)]
     columns = [
         words("configuration", "configuration", lambda row: row.config.label),
         Column("seeds", "seeds", "", lambda row: row.config.seeds_learned or None),

@@ -55,16 +55,11 @@ class LostTime:
     by_script: bool = False
     """Whether a script of the user's own lost it."""
 
-    @property
-    def words(self) -> str:
-        """What the cause is called."""
-        own = _CAUSES[self.cause].of_script if self.by_script else ""
-        return own or CAUSE_WORDS[self.cause]
-
-    @property
-    def short(self) -> str:
-        """The same as a line of 80 columns has it."""
-        return _CAUSES[self.cause].short or self.words
+    def words(self, *, short: bool = False) -> str:
+        """What the cause is called; ``short`` in a line of 80 columns."""
+        cause = _CAUSES[self.cause]
+        own = cause.of_script if self.by_script else ""
+        return own or (cause.short if short else "") or cause.words
 
     @property
     def is_limit(self) -> bool:
@@ -301,10 +296,10 @@ def lost_words(budget: LossBudget | None, *, short: bool = False) -> str:
     if budget is None or budget.ideal_ms is None or not worth:
         return ""
     gap = budget.measured_ms - budget.ideal_ms
-    each = ", ".join(f"{number(one.ms)} {one.short if short else one.words}" for one in worth)
+    each = ", ".join(f"{number(one.ms)} {one.words(short=short)}" for one in worth)
     least = min(budget.losses, key=lambda loss: loss.ms)
     if least.share < -WORTH_SAYING and sum(loss.ms for loss in worth) > gap:
-        saved = (least.short if short else least.words).removesuffix(" that did not shrink")
+        saved = least.words(short=short).removesuffix(" that did not shrink")
         each += f", offset by {number(-least.ms)} saved on {saved}"
     return f"lost {number(gap)} ms a step: {each}" if gap > 0 else f"lost: {each}"
 

@@ -203,10 +203,9 @@ def words_of(
         raise ConfigError(f"--repeats: found {repeats!r}; allowed: auto, or a number")
     for setting in settings:
         if re.split(r"[./=]", setting.lstrip("+~"))[0] not in _BESIDE_A_SCRIPT:
-            allowed = ", ".join(_BESIDE_A_SCRIPT)
             raise ConfigError(
                 f"--set: found {setting}, which a script does not see; allowed: its own arguments "
-                f"(after --), or settings of {allowed}"
+                f"(after --), or settings of {', '.join(_BESIDE_A_SCRIPT)}"
             )
     script = ScriptConfig(shlex.join(command))
     return [

@@ -384,7 +384,7 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
         return
     found = _remedies(analysis)[config.config_id]
     if found is not None and found[0].is_limit:
-        gain = f"wins back {_gain(config, *found)}, {found[0].short}"
+        gain = f"wins back {_gain(config, *found)}, {found[0].words(short=True)}"
         yield f"Next: {_deed(analysis, found[1])} ({gain})."
         return
     what = None if budget.limits else _untried(analysis, config, work_remedy(config))
@@ -403,8 +403,7 @@ def why_none(analysis: Analysis) -> str:
         return "No cell on several devices finished, so there is nothing to compare."
     config = analysis.measured[0]
     if config.has_own_settings:
-        command = str(config.setting("script.command"))
-        way = way_to_get("several devices", config.started_by, command=command)
+        way = way_to_get("several devices", config.started_by, command=config.on_both)
     else:
         way = f"{_add(analysis, on_both(analysis))} for a verdict"
     return f"Nothing ran on several devices: {way}."

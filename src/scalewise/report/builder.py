@@ -284,7 +284,7 @@ def _losses(analysis: Analysis) -> Section:
         named = sum(row[1].ms(cause) or 0.0 for cause in shown)
         return row[1].measured_ms - row[1].first_ms - named
 
-    names = {loss.cause: loss.words for _, budget in rows for loss in budget.losses}
+    names = {loss.cause: loss.words() for _, budget in rows for loss in budget.losses}
     columns = (
         words("configuration", "configuration", itemgetter(0)),
         Column("step", "step", "ms", lambda row: row[1].measured_ms),

@@ -153,7 +153,7 @@ def losses(analysis: Analysis) -> Section:
         if budget.ideal_ms is not None:
             parts = [("ideal step", budget.ideal_ms, "the baseline's share")]
         parts += [
-            (loss.words, loss.ms, loss.evidence)
+            (loss.words(), loss.ms, loss.evidence)
             for loss in budget.losses
             if abs(loss.share) >= WORTH_A_ROW
         ]
@@ -176,7 +176,7 @@ def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
     for loss in budget.limits:
         found = remedy(config, loss).words
         todo = f". To try: {found}" if found else ""
-        yield f"{loss.words}: {number(loss.ms)} of {number(config.step_ms)} ms a step{todo}"
+        yield f"{loss.words()}: {number(loss.ms)} of {number(config.step_ms)} ms a step{todo}"
     mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)
     if not budget.knows_activity and (budget.ideal_ms is None or mixed):
         yield (

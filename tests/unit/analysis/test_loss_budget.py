@@ -13,8 +13,7 @@ import pytest
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, with_devices, with_ranks
 from fakes.simulated_training import Delay, Training, simulate
 from scalewise.analysis import Configuration, Run
-from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, make_budget
-from scalewise.analysis.remedies import remedy
+from scalewise.analysis.loss_budget import LossBudget, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import STEP_DTYPE, StepSeries
 
@@ -239,13 +238,6 @@ def with_run(config: Configuration, run: Run) -> Configuration:
 
 def named(budget: LossBudget) -> dict[str, float]:
     return {loss.cause: loss.ms for loss in budget.limits}
-
-
-def test_nobody_knows_what_a_script_does_beside_the_parts_that_are_seen() -> None:
-    own = {"script": {"command": "python mine.py"}}
-    config, _ = measured(replace(DDP, phases_ms=phases(other=2.0), config=own))
-    loss = make_budget(config).loss("between_steps")
-    assert (loss.words != CAUSE_WORDS[loss.cause], remedy(config, loss).words) == (True, "")
 
 
 def phases(**changes: float) -> dict[str, float]:

@@ -3,20 +3,20 @@
 import csv
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fakes.recorded import DDP, Spec, write_sweep
+from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
 from fakes.sections import lines_of
 from fakes.step_files import write_rows
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.step_figures import find_first
-from scalewise.records import CellFolder, read_steps
+from scalewise.records import CellFolder, LengthRecord, read_steps
 from scalewise.report import export
 from scalewise.sweep.running_cells import throughput_of
 
@@ -143,6 +143,13 @@ def test_a_run_that_was_not_steady_is_doubted_and_timed_whole(tmp_path: Path) ->
     (config,) = (found := analyse(load_sweep(path))).measured
     assert config.runs[0].throughput.steps == 190
     (doubt,) = [line for line in lines_of(found, "remarks") if "not steady" in line]
-    assert (
-        "at step 150 of 200, after half of" in doubt and "all steps from 10 on are timed" in doubt
-    )
+    assert "150 of 200, after half" in doubt and "all steps from 10 on are timed" in doubt
+
+
+def test_a_run_that_was_timed_for_far_less_than_was_asked_is_doubted(tmp_path: Path) -> None:
+    path, codes = write_sweep(tmp_path, [Spec()]), []
+    for asked_s in (0.5, 9.0):
+        length = asdict(LengthRecord("min_time_s", asked_s, 60, 50))
+        edit_ranks(path, lambda rank, length=length: rank.update(length=length))
+        codes.append([one.code for one in analyse(load_sweep(path)).remarks])
+    assert ["timed_short" in one for one in codes] == [False, True]

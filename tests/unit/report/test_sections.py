@@ -29,7 +29,6 @@ from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY
 from scalewise.records import (
     CellFolder,
     ExecutionRecord,
-    LengthRecord,
     SweepFolder,
     TrackerState,
     TrackingRecord,
@@ -374,15 +373,6 @@ class TestRemarks:
         rates = [Spec(config={"optimizer": {"name": "adam", "lr": lr}}) for lr in (0.1, 0.2)]
         other = Spec(model="medium", batch_size=32)
         assert not self.figures(analysed(tmp_path / "rates", *rates, other), "unequal_samples")
-
-    def test_a_run_that_was_timed_for_far_less_than_was_asked(self, tmp_path: Path) -> None:
-        first = next(folder for _, folder in SweepFolder(write_sweep(tmp_path, [Spec()])).cells())
-        result = first.load_result()
-        for asked_s, doubts in ((0.5, 0), (9.0, 1)):
-            length = LengthRecord("min_time_s", asked_s, 60, 50)
-            ranks = tuple(replace(rank, length=length) for rank in result.ranks)
-            first.save_result(replace(result, ranks=ranks))
-            assert len(self.figures(tmp_path, "timed_short")) == doubts
 
     def test_a_fallback_is_told_with_its_reason_and_how_often(self, tmp_path: Path) -> None:
         eager = ExecutionRecord("cudagraph", "eager", "the step waits for the device at m.py:3")

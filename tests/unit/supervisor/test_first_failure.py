@@ -234,7 +234,6 @@ def test_any_other_failure_keeps_its_name(tmp_path: Path) -> None:
 RAISED = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n'
 OURS = "scalewise.config.errors.ConfigError: "
 TORCHRUN = f"{RAISED}KeyError: 'LOCAL_RANK'\n"
-QUOTED = "devices=${oc.env:WORLD_SIZE,1}"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
 DONE = Ending("done")
 
@@ -260,8 +259,7 @@ def named(
     path = script.log_path(0, "err")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(log)
-    settings = SimpleNamespace(script=("python", "mine.py", QUOTED))
-    job: Any = SimpleNamespace(world_size=world_size, settings=settings)
+    job: Any = SimpleNamespace(world_size=world_size, settings=SimpleNamespace(script=["of=RANK"]))
     processes = [RankProcess(0, 1, ending.exit_code)]
     ranks: Any = SimpleNamespace(processes=processes, as_torchrun=again)
     return name_script_end(ending, job, script, ranks)
@@ -275,7 +273,7 @@ def named(
         (f"{RAISED}[rank0]: ValueError: two\n[rank0]: lines\n", "1: ValueError: two", "exit"),
         ("", "rank 0 exited with status 1 and said nothing", "config"),
         (f"{RAISED}{OURS}rehearse: found send", "rehearse: found send", "config"),
-        (f"{RAISED}ValueError: {QUOTED}\nor so", QUOTED, "exit"),
+        (f"{RAISED}ValueError: of=RANK\nor so", "of=RANK", "exit"),
     ],
 )
 def test_its_last_words_are_the_reason(script: CellFolder, log: str, said: str, cause: str) -> None:

@@ -93,7 +93,9 @@ def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
                 text.stylize(_COLOURS.get(line.verdict, ""), *ends)
             console.print(text, soft_wrap=True)
     if left := block.lines[most:]:
-        console.print(f"{len(left)} more unfinished {plural(len(left), 'cell')}: see the report.")
+        console.print(
+            f"{len(left)} more {plural(len(left), 'line')} on unfinished cells: see report."
+        )
 
 
 def rows_of(block: Lines, width: int, prefix: str = "") -> Iterator[list[str]]:

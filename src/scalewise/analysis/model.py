@@ -47,9 +47,9 @@ class WarmUp:
             is_late = 2 * (self.steady_from - self.least) > self.end - self.least
             after = "half of the timed steps" if is_late else "a stall"
             return (
-                f"the step time was not steady at first: it came to its last level at step "
-                f"{self.steady_from} of {self.end}, after {after}; all steps "
-                f"from {self.least} on are timed"
+                "the step time was not steady at first: it came to its last level at step "
+                f"{self.steady_from} of {self.end}, after {after}; "
+                f"all steps from {self.least} on are timed"
             )
         return f"timed from step {self.timed_from} of {self.end} ({self.rule})"
 

@@ -191,8 +191,8 @@ def words_of(
 ) -> list[str]:
     """The overrides that ask for ``command`` on each number of ``devices``, and of ``rehearse``.
 
-    Raises :class:`ConfigError` for a command that cannot be watched, for what is no number, and for
-    a setting that the script would not see, though its records would have it.
+    Raises :class:`ConfigError` for a command that cannot be watched, and for what is no number, or
+    no setting of a script's: its records would have what it did not see.
     """
     for option, typed in (("devices", devices), ("rehearse", rehearse or devices)):
         if not re.fullmatch(r"\d+(,\d+)*", typed):

@@ -45,13 +45,13 @@ from .load import no_sweep as no_sweep
 from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
-from .loss_budget import SHORT_WORDS as SHORT_WORDS
 from .loss_budget import LossBudget as LossBudget
 from .loss_budget import LossCause as LossCause
 from .loss_budget import LostTime as LostTime
 from .loss_budget import lost_words as lost_words
 from .loss_budget import worth_saying as worth_saying
 from .losses import BEST as BEST
+from .losses import is_compared as is_compared
 from .losses import logged_curves as logged_curves
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored

@@ -16,6 +16,7 @@ from typing import Literal
 from scalewise.analysis.comparability import FACTORS, Difference, differences, factor_fields, within
 from scalewise.analysis.configuration import Configuration, configurations
 from scalewise.analysis.figures import listed
+from scalewise.analysis.losses import is_compared
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.scaling import Refused
 from scalewise.analysis.statistics import (
@@ -260,7 +261,7 @@ def _judged(paired: Sequence[tuple[Configuration, Configuration]]) -> Iterator[M
 
 
 def _learned(old: Configuration, new: Configuration) -> Iterator[Learned]:
-    for key in dict.fromkeys((*old.logged, *new.logged)):
+    for key in filter(is_compared, dict.fromkeys((*old.logged, *new.logged))):
         before, after = old.estimate(key), new.estimate(key)
         both = before and after and estimate_difference(new.rounds(key), old.rounds(key))
         yield Learned(key, before, after, both)

@@ -40,7 +40,7 @@ from scalewise.analysis.statistics import (
     estimate_runs,
 )
 from scalewise.analysis.steps import RankAnatomy, mean_anatomy, mean_of_known, pipeline_of
-from scalewise.config import config_id
+from scalewise.config import config_id, pasteable
 from scalewise.records import CellResult, RankSummary, RehearsalRecord
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
@@ -158,6 +158,13 @@ class Configuration:
         if self.is_monitored:
             return "monitor"
         return "sweep" if self.setting("script.command") is None else "script"
+
+    @property
+    def on_both(self) -> str:
+        """What one types for this script on one device and on several, as it was asked for."""
+        both = f"devices=1,{max(2, self.devices or 2)}"
+        typed = (w for w in self.cells[0].planned.overrides if not w.startswith("devices="))
+        return pasteable("", [both, *typed], str(self.setting("script.command")))
 
     @property
     def makes_own_batches(self) -> bool:

@@ -20,7 +20,7 @@ from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
 from scalewise.analysis.validity import check_published, untrained_steps
 from scalewise.analysis.verdict import LINEAR_UP_TO, outliers, stability_warning
-from scalewise.records import BACKWARD_LOSS, advice
+from scalewise.records import advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -28,6 +28,8 @@ MEDIANS_APART = 1.10
 """Both speedups are reported from this ratio between them on, in either direction."""
 _POWER_CAP = "power cap"
 """As the device series name it."""
+_MUCH_OF_TIME = 0.75
+"""Share of the seconds that were asked for below which a run was timed too short."""
 _MOST_NAMED = 3
 """Layers or repeats that are named; the records have all of them."""
 
@@ -205,6 +207,9 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         yield from check_published(run.cell.imported)
     if warm_up and warm_up.rule == "not steady":
         yield Remark("unsteady", {"warm_up": str(warm_up)})
+    length, timed_s = run.ranks[0].length, run.throughput.seconds if run.throughput else 0.0
+    if length and length.announced_step and timed_s < _MUCH_OF_TIME * length.min_time_s:
+        yield Remark("timed_short", {"timed_s": timed_s, "asked_s": length.min_time_s})
     for device in run.usage.devices if run.usage else ():
         if reasons := device.throttle_reasons:
             figures = {"device": device.label, "reasons": ", ".join(reasons)}
@@ -235,17 +240,8 @@ def _unequal_samples(configs: Sequence[Configuration]) -> Iterator[Remark]:
     """For each workload whose losses were reached after unequal numbers of samples."""
     timed = (config for config in configs if config.is_timed and config.runs)
     for rows in grouped(timed, lambda config: config.workload).values():
-        seen = [fed for row in rows for run in row.runs if (fed := _fed_at_last_loss(run))]
+        seen = [run.loss.samples[-1] for row in rows for run in row.runs if run.loss]
         if len(rows) > 1 and len(set(seen)) > 1:
             what = " on ".join(filter(None, rows[0].workload))
             figures = {"workload": what, "least": min(seen), "most": max(seen)}
             yield Remark("unequal_samples", figures)
-
-
-def _fed_at_last_loss(run: Run) -> int | None:
-    """Of all ranks. A script's loss, which is compared with none, stands beside others as well."""
-    if run.loss:
-        return run.loss.samples[-1]
-    logs = any(BACKWARD_LOSS in rank.metrics for rank in run.ranks)
-    counted = logs and all(rank.is_counted for rank in run.ranks)
-    return sum(rank.samples_fed for rank in run.ranks) if counted else None

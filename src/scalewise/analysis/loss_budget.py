@@ -32,12 +32,11 @@ class _Cause:
     words: str
     evidence: str
     short: str = ""
+    of_script: str = ""
 
 
 _CAUSES: Final = words_beside(__file__, dict[LossCause, _Cause])
 CAUSE_WORDS: Final = {name: cause.words for name, cause in _CAUSES.items()}
-SHORT_WORDS: Final = {name: cause.short or cause.words for name, cause in _CAUSES.items()}
-"""As a line of 80 columns has them."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,14 @@ class LostTime:
     """What was measured, one plain sentence without its full stop."""
     rank: int | None = None
     """The rank that is waited for, where it is mostly the same one."""
+    by_script: bool = False
+    """Whether a script of the user's own lost it."""
+
+    def words(self, *, short: bool = False) -> str:
+        """What the cause is called; ``short`` in a line of 80 columns."""
+        cause = _CAUSES[self.cause]
+        own = cause.of_script if self.by_script else ""
+        return own or (cause.short if short else "") or cause.words
 
     @property
     def is_limit(self) -> bool:
@@ -145,6 +152,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
             ms / measured_ms,
             _CAUSES[cause].evidence.format(ms=parts.get(cause, 0.0), **figures),
             rank if cause == "waiting" else None,
+            config.has_own_settings,
         )
         for cause, ms in causes.items()
         if ms != 0.0
@@ -206,6 +214,7 @@ def _figures(
         "reductions": _reductions_words(config),
         "waiting": _waiting_words(parts, rank),
         "callbacks": _callbacks_words(measured),
+        "between": _between_words(config),
         "long_steps": _long_words(parts),
         "clock_mhz": config.clock_mhz or 0.0,
     }
@@ -239,6 +248,15 @@ def _callbacks_words(measured: Measured) -> str:
     return ", ".join(f"{name} takes {ms:.3g} ms a step" for name, ms in named)
 
 
+def _between_words(config: Configuration) -> str:
+    """A script may reduce its gradients there, where no hook sees it."""
+    if not config.has_own_settings:
+        return "the loop and hooks take"
+    reduced = config.devices == 1 or any(r.communication for r in config.rank_summaries)
+    own = "" if reduced else ", its communication perhaps among it,"
+    return f"what the script does beside these parts{own} takes"
+
+
 def _long_words(parts: Sequence[StepParts]) -> str:
     worst = max(parts, key=lambda one: one.ms["long_steps"] / one.step_ms).path
     of = f"{worst.long_steps} of {worst.steps} steps take over 3 medians"
@@ -265,7 +283,7 @@ def worth_saying(budget: LossBudget | None) -> list[LostTime]:
     return [loss for loss in budget.losses if loss.share > WORTH_SAYING] if budget else []
 
 
-def lost_words(budget: LossBudget | None, names: Mapping[LossCause, str] = CAUSE_WORDS) -> str:
+def lost_words(budget: LossBudget | None, *, short: bool = False) -> str:
     """``lost 5.76 ms a step: 3.23 exposed transfer, 1.12 waiting for a core``; empty if nothing is.
 
     Where these parts are more than the whole, the largest gain follows.
@@ -274,10 +292,10 @@ def lost_words(budget: LossBudget | None, names: Mapping[LossCause, str] = CAUSE
     if budget is None or budget.ideal_ms is None or not worth:
         return ""
     gap = budget.measured_ms - budget.ideal_ms
-    each = ", ".join(f"{number(loss.ms)} {names[loss.cause]}" for loss in worth)
+    each = ", ".join(f"{number(one.ms)} {one.words(short=short)}" for one in worth)
     least = min(budget.losses, key=lambda loss: loss.ms)
     if least.share < -WORTH_SAYING and sum(loss.ms for loss in worth) > gap:
-        saved = names[least.cause].removesuffix(" that did not shrink")
+        saved = least.words(short=short).removesuffix(" that did not shrink")
         each += f", offset by {number(-least.ms)} saved on {saved}"
     return f"lost {number(gap)} ms a step: {each}" if gap > 0 else f"lost: {each}"
 

@@ -226,6 +226,11 @@ BEST: Final = "best "
 """Before the name of a metric, its best value of a run."""
 
 
+def is_compared(figure: str) -> bool:
+    """Whether what one run logged may stand beside another's: a script may scale its losses."""
+    return figure.removeprefix(BEST) != BACKWARD_LOSS
+
+
 def logged_figures(
     cell: CellRecords, taken: Collection[str], missing: dict[str, str]
 ) -> dict[str, float | None]:

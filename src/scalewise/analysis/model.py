@@ -44,9 +44,11 @@ class WarmUp:
 
     def __str__(self) -> str:
         if self.rule == "not steady":
+            is_late = 2 * (self.steady_from - self.least) > self.end - self.least
+            after = "half of the timed steps" if is_late else "a stall"
             return (
-                f"the step time was not steady: it came to its last level at step "
-                f"{self.steady_from} of {self.end}, after half of the timed steps or a stall; "
+                "the step time was not steady at first: it came to its last level at step "
+                f"{self.steady_from} of {self.end}, after {after}; "
                 f"all steps from {self.least} on are timed"
             )
         return f"timed from step {self.timed_from} of {self.end} ({self.rule})"

@@ -203,9 +203,7 @@ def pair_all(configs: Sequence[Configuration]) -> tuple[tuple[Pair, ...], tuple[
 
 def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refused:
     if not singles:
-        command, devices = str(multi.setting("script.command")), multi.devices or 2
-        way = way_to_get("one device", multi.started_by, command=command, devices=devices)
-        return Refused(multi, way)
+        return Refused(multi, way_to_get("one device", multi.started_by, command=multi.on_both))
     ran = [s for s in singles if s.runs]
     part = shared_part(multi.identity)
     likely = (s for s in ran if s.shared_part == part and not _find_differences(s, multi))

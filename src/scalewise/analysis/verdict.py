@@ -34,19 +34,18 @@ def way_to_get(
     *,
     runs: int = 0,
     command: str = "",
-    devices: int = 2,
 ) -> str:
     """How a user gets what a figure or a comparison of so many ``runs`` lacks.
 
-    Of ``scalewise run``, ``command`` and so many ``devices`` make the one to type. A monitored
-    script has nothing to set: its runs add up in one folder, so it is run again.
+    Of ``scalewise run``, ``command`` is the one to type. A monitored script has nothing to set: its
+    runs add up in one folder, so it is run again.
     """
     missing = (VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS) - runs
     times = f"{missing} more time{'s' if missing > 1 else ''}" if missing > 0 else "again"
     option = f"--repeats {WANTED_RUNS}" if by == "script" else f"repeats={WANTED_RUNS}"
     first = f" ({option})" if runs < 2 else ""
     words = _WAYS[lack][by]
-    return words.format(option=option, first=first, times=times, devices=devices, command=command)
+    return words.format(option=option, first=first, times=times, command=command)
 
 
 Verdict = Literal["invalid", "pays", "does not pay", "undecided", "ceiling"]

@@ -173,6 +173,13 @@ def _check_override(override: str) -> None:
         raise ConfigError(f"{key}: found {value!r}; allowed: {group}=NAME, one of {allowed}")
 
 
+_BESIDE_A_SCRIPT = (
+    "sweep", "measure", "monitor", "hardware", "tracking", "rehearse", "hydra", "devices", "seed",
+    "repeats", "max_repeats", "precision_percent", "max_steps", "warmup_steps", "log_every_n_steps",
+)  # fmt: skip
+"""Groups and keys that hold for a script too: model, data, precision and the like are its own."""
+
+
 def words_of(
     command: Sequence[str],
     devices: str,
@@ -184,7 +191,8 @@ def words_of(
 ) -> list[str]:
     """The overrides that ask for ``command`` on each number of ``devices``, and of ``rehearse``.
 
-    Raises :class:`ConfigError` for a command that cannot be watched, and for what is no number.
+    Raises :class:`ConfigError` for a command that cannot be watched, and for what is no number, or
+    no setting of a script's: its records would have what it did not see.
     """
     for option, typed in (("devices", devices), ("rehearse", rehearse or devices)):
         if not re.fullmatch(r"\d+(,\d+)*", typed):
@@ -193,6 +201,12 @@ def words_of(
         raise ConfigError(f"--link: found {link} without --rehearse; allowed: --rehearse 2,4 too")
     if repeats != "auto" and not repeats.isdecimal():
         raise ConfigError(f"--repeats: found {repeats!r}; allowed: auto, or a number")
+    for setting in settings:
+        if re.split(r"[./=]", setting.lstrip("+~"))[0] not in _BESIDE_A_SCRIPT:
+            raise ConfigError(
+                f"--set: found {setting}, which a script does not see; allowed: its own arguments "
+                f"(after --), or settings of {', '.join(_BESIDE_A_SCRIPT)}"
+            )
     script = ScriptConfig(shlex.join(command))
     return [
         "-m",

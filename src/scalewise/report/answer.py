@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from scalewise.analysis import (
     BEST,
     OWN_BATCHES,
-    SHORT_WORDS,
     VERDICT_RUNS,
     Analysis,
     Configuration,
@@ -155,7 +154,7 @@ def _block(
     if whole:
         # The fewest runs are asked for once, of all.
         few = told.verdict == "undecided" and min(pair.speedup.n) < VERDICT_RUNS
-        lost = _sentence(lost_words(analysis.budget(config), SHORT_WORDS))
+        lost = _sentence(lost_words(analysis.budget(config), short=True))
         asked = "" if few else _asked(pair)
         cause = _cause(analysis, pair)
         rest = [one for one in found if not cause or one.first.code != "contention"]
@@ -387,7 +386,7 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
         return
     found = _remedies(analysis)[config.config_id]
     if found is not None and found[0].is_limit:
-        gain = f"wins back {_gain(config, *found)}, {SHORT_WORDS[found[0].cause]}"
+        gain = f"wins back {_gain(config, *found)}, {found[0].words(short=True)}"
         yield f"Next: {_deed(analysis, found[1])} ({gain})."
         return
     what = None if budget.limits else _untried(analysis, config, work_remedy(config))
@@ -406,8 +405,7 @@ def why_none(analysis: Analysis) -> str:
         return "No cell on several devices finished, so there is nothing to compare."
     config = analysis.measured[0]
     if config.has_own_settings:
-        command = str(config.setting("script.command"))
-        way = way_to_get("several devices", config.started_by, command=command)
+        way = way_to_get("several devices", config.started_by, command=config.on_both)
     else:
         way = f"{_add(analysis, on_both(analysis))} for a verdict"
     return f"Nothing ran on several devices: {way}."

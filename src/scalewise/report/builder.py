@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scalewise.analysis import BEST, CAUSE_WORDS, Analysis, Comparison, LossBudget, LossCause
+from scalewise.analysis import BEST, Analysis, Comparison, LossBudget, LossCause
 from scalewise.config import ConfigError
 from scalewise.host import plural
 from scalewise.records import SweepFolder, write_atomically
@@ -280,11 +280,12 @@ def _losses(analysis: Analysis) -> Section:
         named = sum(row[1].ms(cause) or 0.0 for cause in shown)
         return row[1].measured_ms - row[1].first_ms - named
 
+    names = {loss.cause: loss.words() for _, budget in rows for loss in budget.losses}
     columns = (
         words("configuration", "configuration", itemgetter(0)),
         Column("step", "step", "ms", lambda row: row[1].measured_ms),
         Column("ideal", "ideal", "ms", lambda row: row[1].first_ms),
-        *(Column(c, CAUSE_WORDS[c], "ms", partial(lost_ms, cause=c)) for c in shown),
+        *(Column(c, names[c], "ms", partial(lost_ms, cause=c)) for c in shown),
         Column("rest", "rest", "ms", rest_ms),
     )
     return section(

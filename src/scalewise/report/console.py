@@ -93,7 +93,8 @@ def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
                 text.stylize(_COLOURS.get(line.verdict, ""), *ends)
             console.print(text, soft_wrap=True)
     if left := block.lines[most:]:
-        console.print(f"{len(left)} more lines on cells without a result are in the report.")
+        more = f"{len(left)} more {plural(len(left), 'line')}"
+        console.print(f"The report has {more} on cells without a result.")
 
 
 def rows_of(block: Lines, width: int, prefix: str = "") -> Iterator[list[str]]:

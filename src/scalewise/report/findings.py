@@ -12,7 +12,6 @@ from pathlib import PurePath
 from typing import Final
 
 from scalewise.analysis import (
-    CAUSE_WORDS,
     VERDICT_RUNS,
     Analysis,
     Configuration,
@@ -24,6 +23,7 @@ from scalewise.analysis import (
     estimate,
     estimate_positive,
     grouped,
+    is_compared,
     listed,
     logged_figures,
     measured_rows,
@@ -153,7 +153,7 @@ def losses(analysis: Analysis) -> Section:
         if budget.ideal_ms is not None:
             parts = [("ideal step", budget.ideal_ms, "the baseline's share")]
         parts += [
-            (CAUSE_WORDS[loss.cause], loss.ms, loss.evidence)
+            (loss.words(), loss.ms, loss.evidence)
             for loss in budget.losses
             if abs(loss.share) >= WORTH_A_ROW
         ]
@@ -174,10 +174,9 @@ def losses(analysis: Analysis) -> Section:
 def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
     """One line for each limit, and one for a single device that only works."""
     for loss in budget.limits:
-        yield (
-            f"{CAUSE_WORDS[loss.cause]}: {number(loss.ms)} of {number(config.step_ms)} ms a "
-            f"step. To try: {remedy(config, loss).words}"
-        )
+        found = remedy(config, loss).words
+        todo = f". To try: {found}" if found else ""
+        yield f"{loss.words()}: {number(loss.ms)} of {number(config.step_ms)} ms a step{todo}"
     mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)
     if not budget.knows_activity and (budget.ideal_ms is None or mixed):
         yield (
@@ -294,7 +293,7 @@ _MOST_RANKED = 8
 
 def metrics(analysis: Analysis) -> Section:
     """The last and the best value of every logged metric, over seeds."""
-    logged = list(map(column_of, logged_figures(analysis)))
+    logged = [column_of(one) for one in logged_figures(analysis) if is_compared(one.key)]
     columns = [
         words("configuration", "configuration", lambda row: row.config.label),
         Column("seeds", "seeds", "", lambda row: row.config.seeds_learned or None),

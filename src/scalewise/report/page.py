@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis import (
-    CAUSE_WORDS,
     MOST_POINTS,
     Analysis,
     CellRecords,
@@ -221,7 +220,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
             "measured": _digits(budget.measured_ms),
             "work": _digits(budget.work_ms),
             "losses": [
-                {"name": CAUSE_WORDS[loss.cause], "ms": _digits(loss.ms), "why": loss.evidence}
+                {"name": loss.words(), "ms": _digits(loss.ms), "why": loss.evidence}
                 for loss in budget.losses
             ],
         },

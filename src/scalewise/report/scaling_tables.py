@@ -109,7 +109,7 @@ def _steps(config: Configuration) -> str | None:
         if least_s in (None, "None"):
             lengths = {rank.length.min_time_s for rank in config.rank_summaries if rank.length}
             least_s = f"{lengths.pop():g}" if len(lengths) == 1 else None
-        return None if least_s is None else f"{least_s} s of timed steps or more"
+        return None if least_s is None else f"{least_s} s of timed steps asked for"
     return f"{steps} steps" + ("" if warmup is None else f" ({warmup} to warm up)")
 
 

@@ -345,7 +345,8 @@ class ScriptRecorder:
             so = alone if ranks > 1 else "it trains with ranks that it started itself"
             yield (
                 f"found {group} after {_LOOKED_AT} steps, so {so}; allowed: a script that torchrun "
-                "starts (init_process_group and DDP)"
+                "starts (init_process_group and DDP; Lightning: "
+                "Trainer(devices=WORLD_SIZE, strategy='ddp'))"
             )
         if self._task.rehearsed is not None and not self._watches:
             yield (

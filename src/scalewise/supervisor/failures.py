@@ -279,7 +279,10 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
         raised = line_that_raised("\n".join(lines)) is not None
         ending = replace(ending, message=words, cause="exit" if raised else "config")
     alone = job.world_size == 1 and not ranks.as_torchrun
-    asks = alone and not began and any(map(_TORCHRUN.search, lines))
+    # An error that quotes what was typed asks for nothing.
+    typed = [word for word in job.settings.script if _TORCHRUN.search(word)]
+    own = [line for line in lines if not any(word in line for word in typed)]
+    asks = alone and not began and any(map(_TORCHRUN.search, own))
     return replace(ending, cause="launcher") if asks else ending
 
 

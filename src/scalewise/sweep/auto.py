@@ -100,7 +100,8 @@ def rehearse_absent(
         rehearsal = Request(one.overrides, as_rehearsal(plain, devices, link))
         settled.append(real if fits else rehearsal)
         beside += [rehearsal] if fits else []
-    none = "rehearse: nothing, as all of it fits this host (rehearse.all=true: that too)"
+    option = "--set " if any(one.cell.script for one in settled) else ""
+    none = f"rehearse: nothing, as all of it fits this host ({option}rehearse.all=true: that too)"
     return settled, beside, list(lines) or [none]
 
 

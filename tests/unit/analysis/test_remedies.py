@@ -80,6 +80,12 @@ def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: LossCa
             assert compose_typed(override) == [override]
 
 
+def test_nobody_knows_what_a_script_does_beside_its_parts(tmp_path: Path) -> None:
+    config = configuration(tmp_path, script={"command": "python mine.py"})
+    lost = LostTime("between_steps", 1.0, 0.2, "", by_script=True)
+    assert (remedy(config, lost).words, lost.words()) == ("", "the script's own work")
+
+
 def test_a_late_host_is_first_taken_out_of_the_step(tmp_path: Path) -> None:
     found = remedy(configuration(tmp_path), LostTime("host_late", 1.0, 0.2, "", None))
     assert found.overrides[0] == "execution=cudagraph"

@@ -3,20 +3,21 @@
 import csv
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fakes.recorded import DDP, Spec, write_sweep
+from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
 from fakes.sections import lines_of
 from fakes.step_files import write_rows
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.step_figures import find_first
-from scalewise.records import CellFolder, read_steps
+from scalewise.records import CellFolder, LengthRecord, read_steps
 from scalewise.report import export
 from scalewise.sweep.running_cells import throughput_of
 
@@ -138,9 +139,15 @@ def test_the_record_says_where_timing_begins(sides: tuple[Analysis, Analysis]) -
             assert (row["timed_steps"], row["warmup_rule"]) == ("150", "MSER-5")
 
 
-def test_a_run_that_was_not_steady_is_doubted_and_timed_whole(tmp_path: Path) -> None:
+def test_a_run_that_was_not_steady_or_timed_too_short_is_doubted_and_timed_whole(
+    tmp_path: Path,
+) -> None:
     path = unflagged(write_sweep(tmp_path, [Spec(steps=200, warmup=150)]), 10)
     (config,) = (found := analyse(load_sweep(path))).measured
     assert config.runs[0].throughput.steps == 190
     (doubt,) = [line for line in lines_of(found, "remarks") if "not steady" in line]
-    assert "at step 150 of 200" in doubt and "all steps from 10 on are timed" in doubt
+    assert "150 of 200, after half" in doubt and "all steps from 10 on are timed" in doubt
+    for share, told in ((0.8, False), (0.7, True)):
+        asked = LengthRecord("min_time_s", config.runs[0].throughput.seconds / share, 200, 190)
+        edit_ranks(path, partial(dict.update, length=asdict(asked)))
+        assert ("timed_short" in {one.code for one in analyse(load_sweep(path)).remarks}) == told

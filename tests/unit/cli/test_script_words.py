@@ -76,6 +76,7 @@ def test_numbers_to_rehearse_are_numbers_of_devices_with_a_link(
         ({"repeats": "twice"}, "--repeats: found 'twice'"),
         ({"rehearse": "all"}, "--rehearse: found 'all'"),
         ({"link": "pcie"}, "--link: found pcie without --rehearse"),
+        ({"settings": ["sweep.retries=0", "precision=fp32,bf16-mixed"]}, "--set: found precision="),
     ],
 )
 def test_what_is_no_number_or_goes_with_nothing_is_refused(

@@ -467,7 +467,9 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
 def test_a_script_without_the_other_side_is_asked_for_both(
     tmp_path: Path, ran: Spec, devices: str
 ) -> None:
-    script = replace(ran, config={"script": {"command": "python train.py --lr 0.1"}})
+    typed = tuple(words_of(["python", "train.py"], "1", "9", "auto", ["sweep.retries=0"])[1:])
+    script = replace(ran, config={"script": {"command": "python train.py --lr 0.1"}}, typed=typed)
     (said,) = [one for one in answers(analysed(tmp_path, script)).texts if "one device" in one
                or "several devices" in one]  # fmt: skip
-    assert f"(scalewise run --devices {devices} -- python train.py --lr 0.1)" in said
+    assert f"(scalewise run --devices {devices} " in said
+    assert "--time 9 --set sweep.retries=0 -- python train.py --lr 0.1)" in said

@@ -17,6 +17,7 @@ from scalewise.analysis import (
     Analysis,
     RatioEstimate,
     analyse,
+    compare,
     load_sweep,
     measured_serial_fraction,
 )
@@ -365,8 +366,10 @@ class TestRemarks:
         assert (found["least"], found["most"]) == (1_920, 15_360)
         for record in (tmp_path / "sizes").rglob("*.json*"):  # as scripts leave theirs
             record.write_text(record.read_text().replace("train_loss", "backward_loss"))
-        (of_scripts,) = self.figures(tmp_path / "sizes", "unequal_samples")
-        assert of_scripts == found
+        of_scripts = analyse(load_sweep(tmp_path / "sizes"))
+        assert not self.figures(of_scripts, "unequal_samples")
+        assert of_scripts.measured[0].logged and not section(of_scripts, "metrics")
+        assert not compare(of_scripts.sweep, of_scripts.sweep).matches[0].learned
         rates = [Spec(config={"optimizer": {"name": "adam", "lr": lr}}) for lr in (0.1, 0.2)]
         other = Spec(model="medium", batch_size=32)
         assert not self.figures(analysed(tmp_path / "rates", *rates, other), "unequal_samples")

@@ -259,7 +259,7 @@ def named(
     path = script.log_path(0, "err")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(log)
-    job: Any = SimpleNamespace(world_size=world_size)
+    job: Any = SimpleNamespace(world_size=world_size, settings=SimpleNamespace(script=["of=RANK"]))
     processes = [RankProcess(0, 1, ending.exit_code)]
     ranks: Any = SimpleNamespace(processes=processes, as_torchrun=again)
     return name_script_end(ending, job, script, ranks)
@@ -273,6 +273,7 @@ def named(
         (f"{RAISED}[rank0]: ValueError: two\n[rank0]: lines\n", "1: ValueError: two", "exit"),
         ("", "rank 0 exited with status 1 and said nothing", "config"),
         (f"{RAISED}{OURS}rehearse: found send", "rehearse: found send", "config"),
+        (f"{RAISED}ValueError: of=RANK\nor so", "of=RANK", "exit"),
     ],
 )
 def test_its_last_words_are_the_reason(script: CellFolder, log: str, said: str, cause: str) -> None:

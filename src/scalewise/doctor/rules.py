@@ -7,11 +7,9 @@ The thresholds are wide, so that a healthy host gets no finding.
 from __future__ import annotations
 
 import statistics
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from scalewise.host import plural
@@ -26,6 +24,7 @@ from scalewise.records import (
     Soak,
     Timing,
     build,
+    words_beside,
 )
 
 _FAR_BELOW = 0.4
@@ -62,8 +61,8 @@ _Found = tuple[str, Mapping[str, Any]]
 @cache
 def known_findings() -> Mapping[str, Finding]:
     """Every finding by its code, the gravest first; text and evidence wait for their figures."""
-    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
-    known = [build(Finding, {"code": code, **said}) for code, said in tomllib.loads(text).items()]
+    words = words_beside(__file__, dict[str, Any], "findings.toml")
+    known = [build(Finding, {"code": code, **said}) for code, said in words.items()]
     known.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return {finding.code: finding for finding in known}
 

@@ -25,12 +25,12 @@ from scalewise.records import (
     LineParser,
     MetricRow,
     RowKey,
-    RowKeys,
     SampledDevice,
     StepParser,
     Tail,
     build,
     cv_percent,
+    key_after,
     load_or_none,
     mean_over_ranks,
     weights_of,
@@ -156,7 +156,7 @@ class RankMeans:
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
-        self._keys: dict[int, RowKeys] = {}
+        self._keys: dict[int, RowKey] = {}
         self._waiting: dict[RowKey, dict[int, MetricRow]] = {}
 
     def add(self, rank: int, row: MetricRow) -> Mapping[str, float]:
@@ -165,7 +165,7 @@ class RankMeans:
         A metric has a mean if every rank has recorded it and it is finite on all of them. A loss of
         unknown numbers of samples has none, unless all ranks agree on it.
         """
-        key = self._keys.setdefault(rank, RowKeys()).key(row)
+        key = self._keys[rank] = key_after(self._keys.get(rank), row)
         waiting = self._waiting.setdefault(key, {})
         waiting[rank] = row
         if len(waiting) < self._world_size:

@@ -266,12 +266,12 @@ def test_shares_of_a_cpu_are_slow_only_where_all_figures_say_so() -> None:
     assert finding.code == "slow_device" and finding.text.startswith("rank 1")
 
 
-def test_the_curve_of_a_collective_is_read_by_backend_and_ranks() -> None:
+def test_the_curve_of_all_reduces_is_read_by_backend_and_ranks() -> None:
     small = replace(_all_reduce(1.0), bytes=8, timing=_timing(40.0))
-    report = _ranks(0, collectives=(_all_reduce(328), small))(_healthy())
+    other = replace(small, collective="broadcast")
+    report = _ranks(0, collectives=(_all_reduce(328), small, other))(_healthy())
     assert report.curve("nccl", 2) == ((8, 0.04), (2**30, pytest.approx(3.2736, abs=1e-4)))
     assert report.curve("nccl", 4) == report.curve("gloo", 2) == ()
-    assert report.curve("nccl", 2, "broadcast") == ()
 
 
 def test_what_links_carry() -> None:

@@ -53,10 +53,7 @@ def plain_grid(points: Tensor, features: Tensor, mode: Mode) -> tuple[Tensor, in
     dropped = 0
     for cloud, rows in enumerate(points.tolist()):
         for number, point in enumerate(rows):
-            place = [
-                math.floor((p - m) / VOXEL_SIZE)
-                for p, m in zip(point, MINIMUM, strict=True)
-            ]
+            place = [math.floor((p - m) / VOXEL_SIZE) for p, m in zip(point, MINIMUM, strict=True)]
             if all(0 <= i < n for i, n in zip(place, SHAPE, strict=True)):
                 held.setdefault((cloud, *place), []).append(features[cloud, number])
             else:

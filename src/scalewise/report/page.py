@@ -43,8 +43,6 @@ from scalewise.report.answer import answers
 from scalewise.report.findings import command
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Verbatim, printable
 
-_STATIC = files("scalewise.report") / "static"
-
 
 def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     """The whole page; below its answer stand ``sections``, those of details.md."""
@@ -76,7 +74,7 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
 
 
 def _static(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
+    return (files("scalewise.report") / "static" / name).read_text(encoding="utf-8")
 
 
 def _text(text: str) -> str:

@@ -19,6 +19,7 @@ from scalewise.records import (
     DeviceFacts,
     DoctorReport,
     Finding,
+    PairLink,
     PcieLink,
     RankMeasurements,
     Soak,
@@ -114,7 +115,7 @@ def _links(report: DoctorReport) -> Iterator[_Found]:
             rate = f", {pair.forward_gb_s:.1f} GB/s" if pair else ""
             driver = link.peer_access or "does not tell"
             yield "p2p_unavailable", {**figures, "driver": driver, "cuda": cuda + rate}
-        expected = expected_gb_s(report, link.first, link.second)
+        expected = expected_gb_s(report, link)
         if pair is None or refused or expected is None:
             continue
         slower = min(pair.forward_gb_s, pair.backward_gb_s)
@@ -260,15 +261,15 @@ def pcie_gb_s(generation: int | None, lanes: int | None) -> float | None:
     return lane * lanes if lane and lanes else None
 
 
-def expected_gb_s(report: DoctorReport, first: int, second: int) -> float | None:
-    """10^9 bytes a second that two ranks' link carries one way; None where none are expected."""
-    kind = next((x.kind for x in report.links if (x.first, x.second) == (first, second)), None)
-    if kind is None or not has_direct_path(kind):
+def expected_gb_s(report: DoctorReport, link: PairLink) -> float | None:
+    """10^9 bytes a second that a link carries one way; None where none are expected."""
+    if link.kind is None or not has_direct_path(link.kind):
         return None
-    if kind.startswith("NV"):
-        count = kind.removeprefix("NV")
+    if link.kind.startswith("NV"):
+        count = link.kind.removeprefix("NV")
         return _NVLINK_GB_S * int(count) if count.isdecimal() else None
-    ends = [rank.pcie for rank in report.ranks if rank.rank in (first, second) and rank.pcie]
+    joined = (link.first, link.second)
+    ends = [rank.pcie for rank in report.ranks if rank.rank in joined and rank.pcie]
     rates = [rate for end in ends if (rate := pcie_gb_s(end.generation, end.lanes)) is not None]
     return min(rates, default=None) if len(ends) == 2 else None
 

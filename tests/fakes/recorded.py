@@ -378,10 +378,9 @@ def _write_devices(folder: CellFolder, spec: Spec) -> None:
         )
         for r in range(spec.devices)
     )
-    unavailable = {} if gpu else {"power_w": "a process has no power meter"}
     host, source = "0123456789ab", "nvml" if gpu else "process"
     path = folder.device_series_path(host)
-    writer = DeviceSeriesWriter(path, host, source, 0.1, devices, unavailable)  # type: ignore[arg-type]
+    writer = DeviceSeriesWriter(path, host, source, 0.1, devices)  # type: ignore[arg-type]
     begin = spec.warmup * step_ms(spec) / 100.0  # ten times slower, in s
     for i in range(8):
         when = START + begin + (i + 0.5) * (spec.steps - spec.warmup) * step_ms(spec) / 8e3

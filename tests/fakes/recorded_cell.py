@@ -87,7 +87,7 @@ class RecordedCell:
         )
         self._series = DeviceSeriesWriter(
             folder.device_series_path("0123456789ab"), "0123456789ab",
-            "nvml" if gpus else "process", 1.0, self._sampled, {},
+            "nvml" if gpus else "process", 1.0, self._sampled,
         )  # fmt: skip
         if steps:
             self.train(steps)

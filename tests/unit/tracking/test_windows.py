@@ -269,7 +269,7 @@ def rows(
 ) -> list[tuple[float, dict[str, float]]]:
     """What is made of a series with devices ``d0`` (index 2) and ``d1`` (3), and of more lines."""
     devices = tuple(SampledDevice(f"d{i}", i + 2, "A10G", i) for i in range(2))
-    with closing(DeviceSeriesWriter(path / "a", "host", source, 1.0, devices, {})) as writer:
+    with closing(DeviceSeriesWriter(path / "a", "host", source, 1.0, devices)) as writer:
         for when, readings in samples:
             writer.append(when, {s.id: s for s in readings}, 0.1)
         writer.note("a GPU was lost")

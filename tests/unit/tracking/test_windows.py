@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from fakes.recorded import edit_ranks
 from fakes.recorded_cell import RecordedCell, own_loss
 from scalewise.records import (
     STEP_DTYPE,
@@ -224,10 +225,7 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     info, summary = told(cell)
     assert info.tags == ("Net", "tabular", "ddp", "fp32", "strong scaling")
     assert "optimizer" not in summary.config
-    result = cell.folder.path / "result.json"
-    said = '"own_optimizer": null'
-    assert said in result.read_text()
-    result.write_text(result.read_text().replace(said, '"own_optimizer": "SGD"'))
+    edit_ranks(tmp_path, lambda rank: rank.update(own_optimizer="SGD"), ".")
     assert told(cell)[1].config["optimizer"] == {"name": "its own (SGD)"}
 
 

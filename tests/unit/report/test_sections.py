@@ -192,13 +192,9 @@ def test_more_runs_take_as_long_as_these_took(tmp_path: Path) -> None:
 class TestCost:
     @staticmethod
     def pair(config: dict[str, Any], kind: str = "cuda") -> list[Spec]:
-        sides = (replace(side, kind=kind, config=config) for side in (Spec(), DDP))
+        single, double = (replace(side, kind=kind, config=config) for side in (Spec(), DDP))
         factors = [*STEADY_3, 1.005, 0.995]
-        return [
-            one
-            for side, own in zip(sides, (factors, factors[::-1]), strict=True)
-            for one in repeats(side, own)
-        ]
+        return [*repeats(single, factors), *repeats(double, factors[::-1])]
 
     def test_without_a_price_there_is_a_reason_and_no_figure_in_usd(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *self.pair({}, kind="cpu"))

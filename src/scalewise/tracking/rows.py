@@ -363,9 +363,9 @@ class StepWindows:
             if not np.isnan(times).all():
                 values[f"phases/{phase}_ms"] = float(np.nanmean(times.astype(np.float64)))
         arrival_ms = {r: float(np.mean(rows[f"{line}_arrival_ms"])) for r, rows in whole.items()}
-        times = list(arrival_ms.values())
-        if len(times) > 1 and np.isfinite(times).all() and sum(times) > 0:
-            cv = values["balance/arrival_cv_percent"] = cv_percent(times)
+        arrivals = list(arrival_ms.values())
+        if len(arrivals) > 1 and np.isfinite(arrivals).all() and sum(arrivals) > 0:
+            cv = values["balance/arrival_cv_percent"] = cv_percent(arrivals)
             if self.on_gpus:
                 # The name that dashboards made for the earlier GPU monitor look for; arrival,
                 # because memory cannot show a straggler.

@@ -44,9 +44,8 @@ def replay_throttled(folder: CellFolder, steps: StepSeries, world_size: int, mhz
     begin, end = float(starts[0]), float(starts[-1])
     devices = tuple(SampledDevice(f"GPU-{r}", r, "replayed GPU", r) for r in range(world_size))
     interval = (end - begin) / (_SAMPLES + 1)
-    writer = DeviceSeriesWriter(
-        folder.device_series_path(REPLAYED_AS), REPLAYED_AS, "nvml", interval, devices, {}
-    )
+    path = folder.device_series_path(REPLAYED_AS)
+    writer = DeviceSeriesWriter(path, REPLAYED_AS, "nvml", interval, devices)
     cool = {d.id: DeviceSample(d.id, sm_clock_mhz=TOP_MHZ, throttle_reasons=()) for d in devices}
     hot = {
         d.id: DeviceSample(d.id, sm_clock_mhz=mhz, throttle_reasons=("software thermal slowdown",))

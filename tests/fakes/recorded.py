@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fakes.step_files import write_rows
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
 from scalewise.analysis.model import Sweep
 from scalewise.host import CLASS_FILES, SOURCE_SHA256, CoreUse
@@ -30,7 +31,6 @@ from scalewise.records import (
     RankSummary,
     SampledDevice,
     ShardIndices,
-    StepWriter,
     SweepFolder,
     SweepPlan,
     TrackerState,
@@ -308,7 +308,6 @@ def _code(spec: Spec) -> dict[str, Any]:
 
 
 def _write_steps(folder: CellFolder, spec: Spec, rank: int) -> None:
-    writer = StepWriter(folder.steps_path(rank), epoch_offset_ns=0)  # Unix time already
     delay = max(spec.slow_ranks_ms.values(), default=0.0)
     own = spec.slow_ranks_ms.get(rank, 0.0)
     phases = dict(spec.phases_ms)
@@ -334,9 +333,7 @@ def _write_steps(folder: CellFolder, spec: Spec, rank: int) -> None:
     took_ns = (parts["step"] * factors * 1e6).astype(np.int64)
     # No two processes begin in the same nanosecond.
     rows["start_ns"] = int(START * 1e9) + 1_000 * rank + np.cumsum(took_ns) - took_ns
-    for step in range(spec.steps):
-        writer.append_rows(rows[step : step + 1])
-    writer.close()
+    write_rows(folder.steps_path(rank), *np.split(rows, spec.steps))
 
 
 def _write_shard(folder: CellFolder, spec: Spec, rank: int) -> None:
@@ -378,10 +375,9 @@ def _write_devices(folder: CellFolder, spec: Spec) -> None:
         )
         for r in range(spec.devices)
     )
-    unavailable = {} if gpu else {"power_w": "a process has no power meter"}
     host, source = "0123456789ab", "nvml" if gpu else "process"
     path = folder.device_series_path(host)
-    writer = DeviceSeriesWriter(path, host, source, 0.1, devices, unavailable)  # type: ignore[arg-type]
+    writer = DeviceSeriesWriter(path, host, source, 0.1, devices)  # type: ignore[arg-type]
     begin = spec.warmup * step_ms(spec) / 100.0  # ten times slower, in s
     for i in range(8):
         when = START + begin + (i + 0.5) * (spec.steps - spec.warmup) * step_ms(spec) / 8e3

@@ -87,7 +87,7 @@ class RecordedCell:
         )
         self._series = DeviceSeriesWriter(
             folder.device_series_path("0123456789ab"), "0123456789ab",
-            "nvml" if gpus else "process", 1.0, self._sampled, {},
+            "nvml" if gpus else "process", 1.0, self._sampled,
         )  # fmt: skip
         if steps:
             self.train(steps)
@@ -145,11 +145,8 @@ class RecordedCell:
         return self.steps // 10 * (metrics + 1) + windows + 1
 
     def close(self) -> None:
-        for metrics in self._metrics:
-            metrics.close()
-        self._series.close()
-        for writer in self._steps:
-            writer.close()
+        for file in (*self._metrics, *self._steps, self._series):
+            file.close()
 
     def succeed(self, attempt: int = 1, ids: Sequence[str] = ("id-{}", "cfg-{}")) -> None:
         """End with a result; ``ids`` are those of cell and configuration, given its name."""

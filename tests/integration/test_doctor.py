@@ -30,14 +30,12 @@ def examination(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         "CUDA_VISIBLE_DEVICES": "",
     }
     command = [sys.executable, "-m", "scalewise", "doctor", "--quick", "--json"]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*command, "--devices", "2", "--soak", "1", "--out", str(tmp_path / "out")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    yield process
-    if process.poll() is None:
+    ) as process:  # fmt: skip
+        yield process
         process.kill()
-    process.communicate()
 
 
 def test_two_ranks_measure_everything_a_cpu_host_has(

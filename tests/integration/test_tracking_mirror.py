@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +27,19 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start(trackers_environment: dict[str, str]) -> Iterator[Start]:
-    started: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as ends:
 
-    def _start(*arguments: str | Path, **env: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "scalewise.tracking.mirror", *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**trackers_environment, **env},
-        )
-        started.append(process)
-        return process
+        def _start(*arguments: str | Path, **env: str) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "scalewise.tracking.mirror", *map(str, arguments)],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                env={**trackers_environment, **env},
+            )  # fmt: skip
+            ends.enter_context(process)
+            ends.callback(process.kill)
+            return process
 
-    yield _start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        yield _start
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, str]:

@@ -140,7 +140,7 @@ def train_here(
         if count > 1 and order.index > 0:
             nodes = meet(folder, order.key, order.index, count, go_on)
         elif count > 1:
-            nodes = announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
+            nodes = announce(folder, order.key, count, order.address, free_port())
         job = replace(job, co_tenants=order.co_tenants, nodes=nodes)
         return supervise(job, lease.descriptors)
 

@@ -240,17 +240,13 @@ class RayExecutor(Executor[RayCell]):
 
     def demand(self, cell: Cell) -> ClusterDemand:
         nodes = self.cluster.nodes()
-        wide = self.config.devices_per_node or self._widest(cell, nodes)
+        gpus, cores = per_device(cell.request.cell, self.config)
+        fitting = [node.cpus // cores if not gpus else node.gpus // gpus for node in nodes]
+        wide = self.config.devices_per_node or max(fitting, default=0) or None
         wanted = demand(cell.request.cell, replace(self.config, devices_per_node=wide))
         if self.config.wait_for_nodes_s == 0:
             _require_room(wanted, nodes)
         return wanted
-
-    def _widest(self, cell: Cell, nodes: Sequence[Node]) -> int | None:
-        """Devices of the largest node for such a cell; None where there are none."""
-        gpus, cores = per_device(cell.request.cell, self.config)
-        fitting = [node.cpus // cores if not gpus else node.gpus // gpus for node in nodes]
-        return max(fitting, default=0) or None
 
     # While cells run
 

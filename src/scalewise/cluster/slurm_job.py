@@ -56,9 +56,9 @@ class CellJob:
             refuse_other_tasks(self.order.wanted.nodes)
             ending = train_here(_on_this_node(self.order), _supervise)
             # No fault of the cell: stopped, or its supervisor killed while it started.
-            was_ended = ending.cause in ("interrupted", "supervisor", "supervisor_lost")
-            if was_ended and was_preempted():
-                _make_way(folder)
+            if ending.cause in ("interrupted", "supervisor", "supervisor_lost"):
+                with suppress(QueueUnreachable):
+                    _make_way_if_preempted(folder)
         except (HostMismatch, NodesApart) as mismatch:
             folder.save_attempt(Ending("failed", "host", str(mismatch)))
             raise CellFailed(str(mismatch)) from None
@@ -153,26 +153,17 @@ def _warning_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def was_preempted() -> bool:
-    """Whether SLURM says that it took this job off its node for the sake of another."""
-    try:
-        return preempted(os.environ["SLURM_JOB_ID"])
-    except (KeyError, QueueUnreachable):
-        return False
-
-
-def _make_way(folder: CellFolder) -> None:
-    """Record that the job was preempted, and have SLURM run it again.
+def _make_way_if_preempted(folder: CellFolder) -> None:
+    """Where the job was preempted, record that, and have SLURM run it again.
 
     SLURM itself does so only with PreemptMode=REQUEUE, and not if the job ends by itself in the
     time of grace (GraceTime): that would count as a failure.
     """
-    if os.environ.get("SLURM_NODEID", "0") != "0":
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    if not job_id or os.environ.get("SLURM_NODEID", "0") != "0" or not preempted(job_id):
         return
     attempts = list(folder.attempts())
     folder.save_attempt(
         replace(attempts[-1], outcome="interrupted", cause="preempted", message=_PREEMPTED)
     )
-    # It does so already, or may not: then the sweep submits the cell anew.
-    with suppress(QueueUnreachable):
-        requeue(os.environ["SLURM_JOB_ID"])
+    requeue(job_id)  # it does so already, or may not: then the sweep submits the cell anew

@@ -98,8 +98,6 @@ class TokenWindows(BatchedDataset):
     """
 
     def __init__(self, tokens: Tensor, length: int, every: int = 1) -> None:
-        if len(tokens) <= length:
-            raise ValueError(f"sequence_length: found {length}; allowed: below {len(tokens)}")
         self._windows = tokens.unfold(0, length + 1, length)[::every]
 
     def __len__(self) -> int:

@@ -17,10 +17,9 @@ from scalewise.datasets.labelled import split_indices
 FloatRows = npt.NDArray[np.float32]
 
 
-def tabular_rows(
-    samples: int, features: int, targets: int, signal: float, seed: int
-) -> tuple[FloatRows, FloatRows]:
-    """Features ``[samples, features]`` and targets ``[samples, targets]``, each near unit variance.
+@dataclass
+class Tabular(DividedData):
+    """Independent rows of the table.
 
     The features are standard normal, but for columns 1 and 2, which depend on column 0 and on one
     another. With the seed 42, 10,000 samples and a signal of 0, features and targets are number
@@ -28,21 +27,6 @@ def tabular_rows(
     them. ``signal`` is the share of a target's variance that a linear function of the features
     explains, so the best mean squared error there is to reach is ``1 - signal``.
     """
-    random = np.random.RandomState(seed)  # the stream of numpy's legacy seeding never changes
-    x = random.randn(samples, features).astype(np.float32)
-    if features >= 3:
-        x[:, 1] = 0.7 * x[:, 0] + 0.3 * random.randn(samples)
-        x[:, 2] = 0.5 * x[:, 0] - 0.3 * x[:, 1] + 0.4 * random.randn(samples)
-    noise = random.randn(samples, targets).astype(np.float32)
-    explained = x @ random.randn(features, targets).astype(np.float32)
-    explained = (explained - explained.mean(axis=0)) / explained.std(axis=0)
-    y = np.sqrt(signal) * explained + np.sqrt(1 - signal) * noise
-    return x, y.astype(np.float32)
-
-
-@dataclass
-class Tabular(DividedData):
-    """Independent rows of the table."""
 
     sizes: ClassVar[tuple[str, ...]] = ("features", "targets")
     samples: Annotated[int, Field(ge=2)] = 10_000
@@ -53,8 +37,18 @@ class Tabular(DividedData):
     seed: int = 42
 
     def rows(self) -> tuple[FloatRows, FloatRows]:
-        """See :func:`tabular_rows`."""
-        return tabular_rows(self.samples, self.features, self.targets, self.signal, self.seed)
+        """``[samples, features]`` and ``[samples, targets]``, each near unit variance."""
+        # The stream of numpy's legacy seeding never changes.
+        random = np.random.RandomState(self.seed)
+        x = random.randn(self.samples, self.features).astype(np.float32)
+        if self.features >= 3:
+            x[:, 1] = 0.7 * x[:, 0] + 0.3 * random.randn(self.samples)
+            x[:, 2] = 0.5 * x[:, 0] - 0.3 * x[:, 1] + 0.4 * random.randn(self.samples)
+        noise = random.randn(self.samples, self.targets).astype(np.float32)
+        explained = x @ random.randn(self.features, self.targets).astype(np.float32)
+        explained = (explained - explained.mean(axis=0)) / explained.std(axis=0)
+        y = np.sqrt(self.signal) * explained + np.sqrt(1 - self.signal) * noise
+        return x, y.astype(np.float32)
 
     def divide(self) -> tuple[TensorPairs, TensorPairs | None]:
         x, y = self.rows()

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import math
 import shlex
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from scalewise.config import DatasetError, in_one_line, require
 from scalewise.datasets.labelled import hub_package, load_rows
-from scalewise.host import plural, usable_cores
+from scalewise.host import plural, tell, usable_cores
 from scalewise.records import RecordError, load_json, save_json
 
 Part = Literal["train", "validation"]
@@ -299,15 +298,14 @@ def tokenize_text(
     texts = open_texts(source, column)
     started = time.monotonic()
     for index in tokenize(texts, tokenizer, folder, tokens, validation_every):
-        sys.stdout.write(
+        tell(
             f"{index.train_tokens:,} training and {index.validation_tokens:,} validation tokens "
             f"of {index.documents:,} {plural(index.documents, 'document')}, "
-            f"{time.monotonic() - started:.0f} s\n"
+            f"{time.monotonic() - started:.0f} s"
         )
-        sys.stdout.flush()
     if index.empty_documents:
-        sys.stdout.write(f"passed over, as they hold no text: {index.empty_documents:,}\n")
-    sys.stdout.write(
+        tell(f"passed over, as they hold no text: {index.empty_documents:,}")
+    tell(
         "train on it: python train.py model=gpt2_tiny model.vocabulary_size="
-        f"{index.vocabulary_size} dataset=tokens dataset.path={folder}\n"
+        f"{index.vocabulary_size} dataset=tokens dataset.path={folder}"
     )

@@ -7,11 +7,9 @@ The thresholds are wide, so that a healthy host gets no finding.
 from __future__ import annotations
 
 import statistics
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from scalewise.host import plural
@@ -21,11 +19,13 @@ from scalewise.records import (
     DeviceFacts,
     DoctorReport,
     Finding,
+    PairLink,
     PcieLink,
     RankMeasurements,
     Soak,
     Timing,
     build,
+    words_beside,
 )
 
 _FAR_BELOW = 0.4
@@ -62,8 +62,8 @@ _Found = tuple[str, Mapping[str, Any]]
 @cache
 def known_findings() -> Mapping[str, Finding]:
     """Every finding by its code, the gravest first; text and evidence wait for their figures."""
-    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
-    known = [build(Finding, {"code": code, **said}) for code, said in tomllib.loads(text).items()]
+    words = words_beside(__file__, dict[str, Any], "findings.toml")
+    known = [build(Finding, {"code": code, **said}) for code, said in words.items()]
     known.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return {finding.code: finding for finding in known}
 
@@ -115,7 +115,7 @@ def _links(report: DoctorReport) -> Iterator[_Found]:
             rate = f", {pair.forward_gb_s:.1f} GB/s" if pair else ""
             driver = link.peer_access or "does not tell"
             yield "p2p_unavailable", {**figures, "driver": driver, "cuda": cuda + rate}
-        expected = expected_gb_s(report, link.first, link.second)
+        expected = expected_gb_s(report, link)
         if pair is None or refused or expected is None:
             continue
         slower = min(pair.forward_gb_s, pair.backward_gb_s)
@@ -261,15 +261,15 @@ def pcie_gb_s(generation: int | None, lanes: int | None) -> float | None:
     return lane * lanes if lane and lanes else None
 
 
-def expected_gb_s(report: DoctorReport, first: int, second: int) -> float | None:
-    """10^9 bytes a second that two ranks' link carries one way; None where none are expected."""
-    kind = next((x.kind for x in report.links if (x.first, x.second) == (first, second)), None)
-    if kind is None or not has_direct_path(kind):
+def expected_gb_s(report: DoctorReport, link: PairLink) -> float | None:
+    """10^9 bytes a second that a link carries one way; None where none are expected."""
+    if link.kind is None or not has_direct_path(link.kind):
         return None
-    if kind.startswith("NV"):
-        count = kind.removeprefix("NV")
+    if link.kind.startswith("NV"):
+        count = link.kind.removeprefix("NV")
         return _NVLINK_GB_S * int(count) if count.isdecimal() else None
-    ends = [rank.pcie for rank in report.ranks if rank.rank in (first, second) and rank.pcie]
+    joined = (link.first, link.second)
+    ends = [rank.pcie for rank in report.ranks if rank.rank in joined and rank.pcie]
     rates = [rate for end in ends if (rate := pcie_gb_s(end.generation, end.lanes)) is not None]
     return min(rates, default=None) if len(ends) == 2 else None
 

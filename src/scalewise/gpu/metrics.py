@@ -8,11 +8,11 @@ called. A successor is preferred to a call that goes away in CUDA 14; older driv
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
+
+from scalewise.records import words_beside
 
 Read = Callable[[Any], Any]
 """From a device handle to a value in the unit that the metric's name says."""
@@ -20,8 +20,7 @@ Read = Callable[[Any], Any]
 GPM_MIN_INTERVAL_S = 0.1
 """NVML asks for GPM samples more than 100 ms apart."""
 
-_TABLES = Path(__file__).with_name("meanings.toml").read_text(encoding="utf-8")
-MEANINGS: dict[str, Any] = tomllib.loads(_TABLES)
+MEANINGS = words_beside(__file__, dict[str, Any], "meanings.toml")
 """What names and numbers of the driver stand for, by the table."""
 GPM_METRICS: dict[str, str] = MEANINGS["gpm"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -190,10 +191,7 @@ class Nvml:
         uuid = str(api.nvmlDeviceGetUUID(handle))
         self.handles[uuid] = handle
         bare = GpuDevice(index, uuid, uuid, None, None, None)
-
-        def ask(what: str, call: Callable[[Any], T]) -> T | None:
-            return self.attempt(bare, what, call)
-
+        ask = partial(self.attempt, bare)
         return replace(
             bare,
             name=ask("name", api.nvmlDeviceGetName) or uuid,

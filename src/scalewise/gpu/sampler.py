@@ -119,9 +119,8 @@ class SeriesRecorder:
         # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
         self._devices = {d.id: d for d in devices} if source == "nvml" else {}
         try:
-            self._writer = DeviceSeriesWriter(
-                self._path, host_id(), source, self._interval_s, tuple(devices), {}
-            )
+            header = host_id(), source, self._interval_s, tuple(devices)
+            self._writer = DeviceSeriesWriter(self._path, *header)
             if self._stats_path is not None and source == "nvml":
                 from scalewise.gpu.export import StatsLog
 

@@ -96,12 +96,9 @@ def _own_cgroups(root: Path) -> Iterator[Path]:
         bases = (
             [root] if not controllers else [root / controllers, root / controllers.split(",")[0]]
         )
+        own = Path(relative.lstrip("/"))
         for base in bases:
-            folder = base / relative.lstrip("/")
-            yield folder
-            while folder != base:
-                folder = folder.parent
-                yield folder
+            yield from (base / folder for folder in (own, *own.parents))
 
 
 def kernel_text(path: Path) -> str | None:

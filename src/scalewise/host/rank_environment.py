@@ -123,12 +123,11 @@ def interface_towards(address: str) -> str | None:
     return None
 
 
-def free_port(address: str = "127.0.0.1") -> int:
-    """A port that nobody listens on right now: of the loopback interface, or of ``address``."""
+def free_port() -> int:
+    """A port that nobody listens on right now, on any interface."""
     with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def on_loopback(on_gpu: bool) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
@@ -112,24 +113,21 @@ def split(units: Sequence[Unit], stages: int) -> list[Stage]:
 def balance(costs: Sequence[float], stages: int) -> list[range]:
     """Consecutive, non-empty ranges over ``costs`` whose largest sum is as small as possible.
 
-    The linear partition problem, by dynamic programming: ``best[j]`` is the smallest largest sum
-    of the first j costs in the ranges made so far, and ``cuts`` remembers where the last began.
+    The linear partition problem, by dynamic programming.
     """
     sums = [0.0, *accumulate(costs)]
-    count = len(costs)
-    best = sums[:]
-    cuts: list[list[int]] = []
-    for made in range(1, stages):
-        cut = [0] * (count + 1)
-        following = best[:]
-        for j in range(made + 1, count + 1):
-            last = {i: max(best[i], sums[j] - sums[i]) for i in range(made, j)}
-            cut[j] = min(last, key=last.__getitem__)
-            following[j] = last[cut[j]]
-        best = following
-        cuts.append(cut)
-    ends = [count]
-    for cut in reversed(cuts):
-        ends.append(cut[ends[-1]])
-    starts = [0, *reversed(ends[1:])]
-    return [range(a, b) for a, b in zip(starts, reversed(ends), strict=True)]
+
+    @cache
+    def best(count: int, end: int) -> tuple[float, int]:
+        """The smallest largest sum of ``count`` ranges up to ``end``; where the last begins."""
+        if count == 1:
+            return sums[end], 0
+        begins = range(count - 1, end)
+        return min((max(best(count - 1, i)[0], sums[end] - sums[i]), i) for i in begins)
+
+    ranges, end = [], len(costs)
+    for count in range(stages, 0, -1):
+        _, begin = best(count, end)
+        ranges.append(range(begin, end))
+        end = begin
+    return ranges[::-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,6 @@ from scalewise.config import require
 class Regression(nn.Module):
     """Outputs and targets are ``[samples, targets]``."""
 
-    shared_sizes: ClassVar[tuple[str, ...]] = ("features", "targets")
-    """What model and data set must have in common."""
-
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean squared error."""
         return functional.mse_loss(output, target)
@@ -34,9 +31,9 @@ class Regression(nn.Module):
         return MetricCollection({"mae": MeanAbsoluteError()})
 
     def check_data(self, description: Mapping[str, Any]) -> None:
-        """The data set must have this model's sizes."""
-        for key in self.shared_sizes:
-            own = getattr(self, key)
+        """The data set must have this model's sizes; one that has no window takes any."""
+        for key in ("features", "window", "targets"):
+            own = getattr(self, key, description.get(key))
             found = description.get(key, own)
             require(f"model.{key}", own, found == own, f"{found}, as the data set has")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 from torch import Tensor, nn
@@ -19,13 +19,7 @@ from scalewise.models.parts import (
 _GATES = {"lstm": 4, "gru": 3}
 
 
-class SeriesRegression(Regression):
-    """Regression on windows of a series."""
-
-    shared_sizes: ClassVar[tuple[str, ...]] = ("features", "window", "targets")
-
-
-class SeriesTransformer(SeriesRegression):
+class SeriesTransformer(Regression):
     """A linear layer on each row, an encoder, a linear layer on the last row's state."""
 
     def __init__(
@@ -67,7 +61,7 @@ class SeriesTransformer(SeriesRegression):
         return float(self.window * embedding + blocks + linear_flops(self.width, self.targets))
 
 
-class Recurrent(SeriesRegression):
+class Recurrent(Regression):
     """LSTM or GRU layers over a window; a linear layer on the last row's state."""
 
     def __init__(

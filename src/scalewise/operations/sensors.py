@@ -6,8 +6,8 @@ PyTorch's own operators: ``execution=compile`` makes one or two kernels of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -66,15 +66,11 @@ def interpolate(stream: Tensor, times: Tensor, targets: Tensor) -> Tensor:
     return torch.lerp(before, after, weight.float()).to(stream.dtype)
 
 
-def fuse(streams: Sequence[Tensor], times: Sequence[Tensor], targets: Tensor) -> Tensor:
-    """Every stream interpolated at ``targets``, joined along the features: ``[B, T, sum D_i]``."""
-    return torch.cat(
-        [interpolate(s, t, targets) for s, t in zip(streams, times, strict=True)], dim=-1
-    )
-
-
 class Fusion(nn.Module):
-    """:func:`fuse` as a model of a cell; ``combine_ranks``: averaged over them, as of a robot."""
+    """Every stream interpolated at the targets, joined along the features, as a model of a cell.
+
+    ``combine_ranks``: averaged over them, as of a robot.
+    """
 
     forward_only: ClassVar[Literal[True]] = True
 
@@ -84,7 +80,9 @@ class Fusion(nn.Module):
 
     def forward(self, batch: FusionBatch) -> Tensor:
         """Fused features ``[B, T, sum D_i]``."""
-        fused = fuse(*batch)
+        streams, times, targets = batch
+        each = (interpolate(s, t, targets) for s, t in zip(streams, times, strict=True))
+        fused = torch.cat(tuple(each), dim=-1)
         return join_ranks(fused, "mean") if self.combine_ranks else fused
 
     def counts(self) -> dict[str, float]:
@@ -97,46 +95,14 @@ Mode = Literal["count", "occupancy", "mean", "max"]
 ``[B, X, Y, Z, F]``, 0 where there is none."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A box cut into equal cubes."""
-
-    minimum: tuple[float, float, float]
-    """The corner where the first voxel begins."""
-    voxel_size: float
-    """Length of a voxel's edge."""
-    shape: tuple[int, int, int]
-    """Voxels along x, y and z."""
-
-    @property
-    def voxels(self) -> int:
-        x, y, z = self.shape
-        return x * y * z
-
-
-def voxel_of(points: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """The voxel of each point, ``floor((p - minimum) / voxel_size)``.
-
-    Args:
-        points: fp32 ``[B, N, 3]``.
-
-    Returns int64 ``[B, N]``, numbered through the whole batch (x slowest, z fastest), and whether
-    the point is inside. A point outside, or not a number, has ``B * voxels``: one past the last.
-    """
-    place = ((points - points.new_tensor(grid.minimum)) / grid.voxel_size).floor()
-    inside = ((place >= 0) & (place < points.new_tensor(grid.shape))).all(-1)
-    x, y, z = torch.where(inside.unsqueeze(-1), place, 0.0).to(torch.int64).unbind(-1)
-    clouds = torch.arange(len(points), device=points.device).unsqueeze(1)
-    voxel = ((clouds * grid.shape[0] + x) * grid.shape[1] + y) * grid.shape[2] + z
-    return torch.where(inside, voxel, len(points) * grid.voxels), inside
-
-
 class Voxelize(nn.Module):
     """Point clouds to grids, as a model of a cell.
 
     Args:
         mode: see :data:`Mode`.
-        grid_minimum, voxel_size, grid_shape: see :class:`Grid`; of the points' unit.
+        grid_minimum: the corner where the first voxel begins, in the points' unit.
+        voxel_size: length of a voxel's edge.
+        grid_shape: voxels along x, y and z.
         combine_ranks: join the grids of all ranks as if one had had all points: counts and sums
             are added, occupancy and maxima take the larger.
     """
@@ -158,10 +124,8 @@ class Voxelize(nn.Module):
         require("grid_minimum", grid_minimum, len(grid_minimum) == 3, "three numbers")
         fits = len(grid_shape) == 3 and min(grid_shape) >= 1
         require("grid_shape", grid_shape, fits, "three numbers of at least 1")
-        x, y, z = grid_minimum
-        along_x, along_y, along_z = grid_shape
         self.mode: Mode = mode
-        self.grid = Grid((x, y, z), voxel_size, (along_x, along_y, along_z))
+        self.minimum, self.voxel_size, self.shape = tuple(grid_minimum), voxel_size, (*grid_shape,)
         self.combine_ranks = combine_ranks
         # On the device, both: a number of Python's that changes would be compiled anew each step.
         for name in ("dropped", "batches"):
@@ -170,14 +134,27 @@ class Voxelize(nn.Module):
     def forward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """The grid for points ``[B, N, 3]`` and features ``[B, N, F]``."""
         points, features = batch
-        voxel, inside = voxel_of(points, self.grid)
+        voxel, inside = self.voxel_of(points)
         self.dropped += (~inside).sum()
         self.batches += 1
         # One voxel more takes what is outside, so that nobody has to wait and see how many there
         # are.
-        size = len(points) * self.grid.voxels + 1
+        size = len(points) * math.prod(self.shape) + 1
         voxels = self._voxels(voxel.flatten(), features.flatten(0, 1).float(), size)
-        return voxels.view(len(points), *self.grid.shape, *voxels.shape[1:])
+        return voxels.view(len(points), *self.shape, *voxels.shape[1:])
+
+    def voxel_of(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """The voxel of each point ``[B, N, 3]``, ``floor((p - minimum) / voxel_size)``.
+
+        Returns int64 ``[B, N]``, numbered through the whole batch (x slowest, z fastest), and
+        whether the point is inside. A point outside, or not a number, has one past the last.
+        """
+        place = ((points - points.new_tensor(self.minimum)) / self.voxel_size).floor()
+        inside = ((place >= 0) & (place < points.new_tensor(self.shape))).all(-1)
+        x, y, z = torch.where(inside.unsqueeze(-1), place, 0.0).to(torch.int64).unbind(-1)
+        clouds = torch.arange(len(points), device=points.device).unsqueeze(1)
+        voxel = ((clouds * self.shape[0] + x) * self.shape[1] + y) * self.shape[2] + z
+        return torch.where(inside, voxel, len(points) * math.prod(self.shape)), inside
 
     def _voxels(self, voxel: Tensor, rows: Tensor, size: int) -> Tensor:
         """``[voxels]`` or ``[voxels, F]`` of points in ``voxel`` that have these ``rows``."""

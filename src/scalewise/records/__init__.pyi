@@ -51,11 +51,11 @@ from .metrics import Grade as Grade
 from .metrics import MetricRow as MetricRow
 from .metrics import MetricsWriter as MetricsWriter
 from .metrics import RowKey as RowKey
-from .metrics import RowKeys as RowKeys
 from .metrics import advice as advice
 from .metrics import cv_percent as cv_percent
 from .metrics import cv_text as cv_text
 from .metrics import grade as grade
+from .metrics import key_after as key_after
 from .metrics import keyed as keyed
 from .metrics import last_metrics as last_metrics
 from .metrics import mean_over_ranks as mean_over_ranks

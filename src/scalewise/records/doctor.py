@@ -287,11 +287,9 @@ class DoctorReport:
     def collectives(self) -> tuple[CollectiveRate, ...]:
         return tuple(rate for rank in self.ranks for rate in rank.collectives)
 
-    def curve(
-        self, backend: Backend, ranks: int, collective: Collective = "all_reduce"
-    ) -> tuple[tuple[int, float], ...]:
-        """Bytes and ms of one such collective over so many ranks, smallest first; may be empty."""
-        asked = backend, collective, ranks
+    def curve(self, backend: Backend, ranks: int) -> tuple[tuple[int, float], ...]:
+        """Bytes and ms of an all-reduce over so many ranks, smallest first; may be empty."""
+        asked = backend, "all_reduce", ranks
         found = (r for r in self.collectives if (r.backend, r.collective, r.ranks) == asked)
         return tuple(sorted((rate.bytes, rate.timing.median_us / 1e3) for rate in found))
 

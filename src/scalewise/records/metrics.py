@@ -110,23 +110,17 @@ _OF_OWN_SAMPLES = frozenset({"train_loss", BACKWARD_LOSS})
 """Metrics that each rank records of its own samples alone, also in rows that do not count them."""
 
 
-class RowKeys:
-    """The keys by which the rows of one rank, taken in order, find those of the others."""
-
-    def __init__(self) -> None:
-        self._last: RowKey | None = None
-
-    def key(self, row: MetricRow) -> RowKey:
-        """The key of the next row."""
-        again = self._last is not None and self._last[0] == row.step
-        self._last = (row.step, self._last[1] + 1 if again and self._last else 0)
-        return self._last
+def key_after(last: RowKey | None, row: MetricRow) -> RowKey:
+    """The key by which the next row of a rank finds those of the others; ``last`` was before."""
+    return row.step, last[1] + 1 if last is not None and last[0] == row.step else 0
 
 
 def keyed(rows: Iterable[MetricRow]) -> Iterator[tuple[RowKey, MetricRow]]:
     """The rows of one rank in order, each with its key."""
-    keys = RowKeys()
-    return ((keys.key(row), row) for row in rows)
+    key = None
+    for row in rows:
+        key = key_after(key, row)
+        yield key, row
 
 
 def weights_of(name: str, rows: Sequence[MetricRow]) -> tuple[float, ...] | None:

@@ -139,7 +139,6 @@ class DeviceSeriesWriter(LineWriter):
         source: Literal["nvml", "process"],
         interval_s: float,
         devices: tuple[SampledDevice, ...],
-        unavailable: Mapping[str, str],
     ) -> None:
         super().__init__(path)
         self.write(
@@ -149,7 +148,7 @@ class DeviceSeriesWriter(LineWriter):
                 "source": source,
                 "interval_s": interval_s,
                 "devices": to_plain(devices),
-                "unavailable": dict(unavailable),
+                "unavailable": {},  # as yet
             }
         )
 

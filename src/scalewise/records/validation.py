@@ -72,10 +72,11 @@ def convert(hint: Any, value: Any, at: str) -> Any:
         raise _data_error(error, value, at) from None
 
 
-def words_beside(module: str, cls: type[T]) -> T:
-    """The words in the TOML file that is called as the ``module`` of this ``__file__`` is."""
-    text = Path(module).with_suffix(".toml").read_text(encoding="utf-8")
-    return build(cls, tomllib.loads(text))
+def words_beside(module: str, cls: type[T], name: str = "") -> T:
+    """The words in the TOML file ``name`` beside a module; without, in that called as it is."""
+    path = Path(module)
+    path = path.with_name(name) if name else path.with_suffix(".toml")
+    return build(cls, tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 def to_plain(value: object) -> Any:

@@ -12,7 +12,7 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -42,8 +42,6 @@ from scalewise.report.answer import answers
 from scalewise.report.findings import command
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Verbatim, printable
 
-_STATIC = files("scalewise.report") / "static"
-
 
 def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     """The whole page; below its answer stand ``sections``, those of details.md."""
@@ -54,6 +52,8 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     lost = "".join(text for key, text in made if key == "unfinished")
     said += lost if analysis.measured else lost.replace("<details ", "<details open ", 1)
     parts = {
+        "TITLE": _text(title),
+        "CSS": _static("page.css"),
         "POLICY": (
             "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
             "img-src data: blob:"
@@ -67,18 +67,13 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
         "PLOTLY": base64.b64encode(gzip.compress(plotly, mtime=0)).decode(),
         "SCRIPT": _static("page.js"),
     }
-    return _filled("page.html", title, parts)
-
-
-def _filled(template: str, title: str, parts: Mapping[str, str]) -> str:
-    """Filled in once and in pieces: no text that is filled in is looked through again."""
-    known = {"TITLE": _text(title), "CSS": _static("page.css"), **parts}
-    pieces = (_static("head.html") + _static(template)).split("@@")
-    return "".join(known.get(piece, piece) for piece in pieces)
+    # Filled in once and in pieces: no text that is filled in is looked through again.
+    pieces = (_static("head.html") + _static("page.html")).split("@@")
+    return "".join(parts.get(piece, piece) for piece in pieces)
 
 
 def _static(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
+    return (files("scalewise.report") / "static" / name).read_text(encoding="utf-8")
 
 
 def _text(text: str) -> str:

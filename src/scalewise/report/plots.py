@@ -27,7 +27,6 @@ from scalewise.analysis import (
     MIN_EFFICIENCY,
     Analysis,
     Configuration,
-    Estimate,
     Pair,
     RatioEstimate,
     between,
@@ -144,13 +143,6 @@ def grid_of_panels(made: Figure, rows: int, columns: int, count: int, **more: An
     return panels[:count]
 
 
-def stacked_panels(rows: Sequence[int]) -> tuple[Figure, list[Axes]]:
-    """One panel above the other, each as high as its number of rows needs."""
-    heights = [1.0 + 0.36 * n for n in rows]
-    made = figure(WIDTH_IN, sum(heights) + 0.5)
-    return made, grid_of_panels(made, len(rows), 1, len(rows), height_ratios=heights)
-
-
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     short = [drawn(name, _LONGEST_NAME) for name in names]
     if len(set(short)) < len(set(names)):
@@ -159,22 +151,35 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.5, -0.5)
 
 
-def by_workload(configs: Sequence[Configuration]) -> dict[str, list[Configuration]]:
-    """Configurations by model and dataset: a panel each."""
-    return grouped(configs, lambda c: " on ".join(filter(None, c.workload))
-                   if all(c.workload) else c.label)  # fmt: skip
+def by_workload(
+    configs: Sequence[Configuration],
+    draw: Callable[[Axes, Sequence[Configuration]], None],
+    below: str,
+) -> Figure | None:
+    """A panel for each model and dataset, one above the other, as high as its rows need."""
+    groups = grouped(configs, lambda c: " on ".join(filter(None, c.workload))
+                     if all(c.workload) else c.label)  # fmt: skip
+    if not groups:
+        return None
+    heights = [1.0 + 0.36 * len(members) for members in groups.values()]
+    made = figure(WIDTH_IN, sum(heights) + 0.5)
+    panels = grid_of_panels(made, len(groups), 1, len(groups), height_ratios=heights)
+    for axes, (workload, members) in zip(panels, groups.items(), strict=True):
+        draw(axes, members)
+        axes.set_title(workload, loc="left", fontsize=11)
+        tidy(axes)
+    panels[-1].set_xlabel(below)
+    return made
 
 
 def short_label(config: Configuration) -> str:
     return config.label.removeprefix(f"{config.name('model')} ")
 
 
-Bar = tuple[Configuration, Estimate, Sequence[float]]
-"""A configuration with its mean and the values of its runs."""
-
-
-def interval_bars(axes: Axes, title: str, bars: Sequence[Bar]) -> None:
+def _rate_bars(axes: Axes, configs: Sequence[Configuration]) -> None:
     """A bar a mean, a line its 95 % interval, and a dot a run."""
+    bars = [(c, mean, c.values("global_samples_per_s")) for c in configs
+            if (mean := c.estimate("global_samples_per_s"))]  # fmt: skip
     for row, (config, mean, values) in enumerate(bars):
         single = config.devices == 1
         axes.barh(row, mean.value, height=0.65, color=colour(0 if single else 1), alpha=0.85)
@@ -185,9 +190,7 @@ def interval_bars(axes: Axes, title: str, bars: Sequence[Bar]) -> None:
     axes.set_xlim(0, min(axes.get_xlim()[1], WIDEST * most))
     # Before the bar: at the end of an interval the mean would be read as that end's value.
     name_rows(axes, [f"{short_label(c)}:  {number(mean.value)}" for c, mean, _ in bars])
-    axes.set_title(title, loc="left", fontsize=11)
     group_thousands(axes, "x")
-    tidy(axes)
 
 
 _MOST_DRAWN: Final = 40
@@ -212,19 +215,9 @@ def report_plots(analysis: Analysis) -> dict[str, Draw]:
 
 def throughput(configs: Sequence[Configuration]) -> Figure | None:
     """Global samples/s with 95 % intervals over runs; every run is a dot."""
-    groups = by_workload([c for c in configs if c.values("global_samples_per_s")])
-    if not groups:
-        return None
-    made, panels = stacked_panels([len(g) for g in groups.values()])
-    for axes, (workload, members) in zip(panels, groups.items(), strict=True):
-        bars = [(c, mean, c.values("global_samples_per_s")) for c in members
-                if (mean := c.estimate("global_samples_per_s"))]  # fmt: skip
-        interval_bars(axes, workload, bars)
-    panels[-1].set_xlabel(
-        "samples/s of all devices (bar and number: mean, line: 95 % interval, dots: runs)"
-    )
-    legend_below(made, entries_of(*panels), 1)
-    return made
+    timed = [config for config in configs if config.values("global_samples_per_s")]
+    what = "samples/s of all devices (bar and number: mean, line: 95 % interval, dots: runs)"
+    return by_workload(timed, _rate_bars, what)
 
 
 def speedup_efficiency(
@@ -274,34 +267,30 @@ def _ratio_points(
 
 def step_anatomy(analysis: Analysis) -> Figure | None:
     anatomies = {c.config_id: a for c in analysis.measured if (a := c.anatomy)}
-    groups = by_workload([c for c in analysis.measured if c.config_id in anatomies])
-    if not groups:
-        return None
-    made, panels = stacked_panels([len(g) for g in groups.values()])
     shown: dict[str, Artist] = {}
-    for axes, (workload, configs) in zip(panels, groups.items(), strict=True):
+
+    def draw(axes: Axes, configs: Sequence[Configuration]) -> None:
         for row, config in enumerate(configs):
-            anatomy = anatomies[config.config_id]
-            left = 0.0
+            anatomy, left = anatomies[config.config_id], 0.0
             for i, phase in enumerate(PHASES):
-                ms = anatomy.phases_ms.get(phase)
-                if ms is not None:
-                    word = config.phase_word(phase)
-                    idle = word == IDLE
-                    hatch = "///" if phase == "exposed_comm" else "..." if idle else None
-                    ink = GREY if idle else colour(i)
-                    bar = axes.barh(row, ms, left=left, color=ink, height=0.7,
-                                    hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
-                    shown.setdefault(word, bar[0])
-                    left += ms
+                if (ms := anatomy.phases_ms.get(phase)) is None:
+                    continue
+                word = config.phase_word(phase)
+                idle = word == IDLE
+                hatch = "///" if phase == "exposed_comm" else "..." if idle else None
+                bar = axes.barh(row, ms, left=left, color=GREY if idle else colour(i), height=0.7,
+                                hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
+                shown.setdefault(word, bar[0])
+                left += ms
             step = f"  {number(anatomy.step_ms)} ms ({anatomy.timeline})"
             axes.text(left, row, step, va="center", fontsize=8)
         name_rows(axes, [short_label(c) for c in configs])
-        axes.set_title(workload, loc="left", fontsize=11)
         axes.set_xlim(0, axes.get_xlim()[1] * 1.2)
-        tidy(axes)
-    panels[-1].set_xlabel("mean ms a step, over runs and ranks (device or host clock)")
-    legend_below(made, shown, 4)
+
+    timed = [config for config in analysis.measured if config.config_id in anatomies]
+    made = by_workload(timed, draw, "mean ms a step, over runs and ranks (device or host clock)")
+    if made is not None:
+        legend_below(made, shown, 4)
     return made
 
 

@@ -54,13 +54,13 @@ def _provenance_lines(analysis: Analysis) -> list[str]:
     if not records:
         return ["no provenance was recorded: no cell came as far as to start training"]
     devices = [d for p in records for d in p.devices]
-    names = ("torch", "pytorch-lightning", "lightning", "hydra-core", "numpy")
-    packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
     ranks = (rank for config in analysis.measured for rank in config.rank_summaries)
     gpus = {rank.device.uuid for rank in ranks if rank.device.uuid}
+    names = ("torch", "pytorch-lightning", "lightning", "hydra-core", "numpy")
+    packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
     facts: dict[str, Sequence[str | None]] = {
         "devices": [f"{d.name} ({d.kind})" for d in devices],
-        "GPUs by UUID": [f"{len(gpus)} in all"] if gpus else [],
+        "GPUs by UUID": [f"{len(gpus)} in all" if gpus else None],
         "driver": [p.driver for p in records],
         "CUDA": [p.cuda for p in records],
         "NCCL": [p.nccl for p in records],

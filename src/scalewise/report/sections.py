@@ -7,14 +7,13 @@ alone are Markdown; they are constants of this room and hold nothing from a reco
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from scalewise.analysis import MISSING, Figure, Row, grouped, shown_on, written
-from scalewise.host import plural
+from scalewise.host import escaped, plural
+from scalewise.records import words_beside
 
 Where = Literal["both", "page", "screen"]
 """Who shows a block: every renderer, files alone, or the terminal alone."""
@@ -22,9 +21,7 @@ Tone = Literal["list", "plain", "faint", "alarm", "place", "answer"]
 """``answer``: the lines of one configuration, its verdict first."""
 Read = Callable[[Any], Any]
 
-NOTES: Final[Mapping[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("notes.toml").read_text(encoding="utf-8")
-)
+NOTES: Final = words_beside(__file__, dict[str, Any], "notes.toml")
 """What is explained below tables, by their keys, and in lines of our own."""
 
 
@@ -211,12 +208,7 @@ def by_text(found: Iterable[tuple[str, str]], noun: str = "cell") -> list[str]:
 
 def printable(text: str) -> str:
     """One line without control characters: an escape sequence is shown, not obeyed."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]", _shown, text)
-
-
-def _shown(found: re.Match[str]) -> str:
-    character = found.group()
-    return " " if character in "\n\t\r" else character.encode("unicode_escape").decode()
+    return escaped(re.sub(r"[\n\t\r]", " ", text))
 
 
 def cut(text: str, longest: int) -> str:

@@ -25,12 +25,12 @@ from scalewise.records import (
     LineParser,
     MetricRow,
     RowKey,
-    RowKeys,
     SampledDevice,
     StepParser,
     Tail,
     build,
     cv_percent,
+    key_after,
     load_or_none,
     mean_over_ranks,
     weights_of,
@@ -156,7 +156,7 @@ class RankMeans:
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
-        self._keys: dict[int, RowKeys] = {}
+        self._keys: dict[int, RowKey] = {}
         self._waiting: dict[RowKey, dict[int, MetricRow]] = {}
 
     def add(self, rank: int, row: MetricRow) -> Mapping[str, float]:
@@ -165,7 +165,7 @@ class RankMeans:
         A metric has a mean if every rank has recorded it and it is finite on all of them. A loss of
         unknown numbers of samples has none, unless all ranks agree on it.
         """
-        key = self._keys.setdefault(rank, RowKeys()).key(row)
+        key = self._keys[rank] = key_after(self._keys.get(rank), row)
         waiting = self._waiting.setdefault(key, {})
         waiting[rank] = row
         if len(waiting) < self._world_size:
@@ -363,7 +363,14 @@ class StepWindows:
             if not np.isnan(times).all():
                 values[f"phases/{phase}_ms"] = float(np.nanmean(times.astype(np.float64)))
         arrival_ms = {r: float(np.mean(rows[f"{line}_arrival_ms"])) for r, rows in whole.items()}
-        values.update(_balance(arrival_ms, self.on_gpus))
+        arrivals = list(arrival_ms.values())
+        if len(arrivals) > 1 and np.isfinite(arrivals).all() and sum(arrivals) > 0:
+            cv = values["balance/arrival_cv_percent"] = cv_percent(arrivals)
+            if self.on_gpus:
+                # The name that dashboards made for the earlier GPU monitor look for; arrival,
+                # because memory cannot show a straggler.
+                values["gpu_load_balance_cv"] = cv
+            values |= {f"balance/rank_{rank}_arrival_ms": ms for rank, ms in arrival_ms.items()}
         return WindowRow(end, int(lead["start_ns"][-1]), values)
 
 
@@ -373,19 +380,3 @@ _NO_ROWS: Final = np.empty(0, STEP_DTYPE)
 def _timeline(rows: npt.NDArray[np.void]) -> str:
     """``device`` where every step was timed there, else ``host``: the two are never mixed."""
     return "host" if np.isnan(rows["device_step_ms"]).any() else "device"
-
-
-def _balance(arrival_ms: dict[int, float], on_gpus: bool) -> dict[str, float]:
-    """Time to the last gradient of each rank, and its CV across ranks in percent."""
-    times = list(arrival_ms.values())
-    if len(times) < 2 or not np.isfinite(times).all() or sum(times) <= 0:
-        return {}
-    cv = cv_percent(times)
-    by_rank = {f"balance/rank_{rank}_arrival_ms": ms for rank, ms in arrival_ms.items()}
-    return {
-        "balance/arrival_cv_percent": cv,
-        # The name that dashboards made for the earlier GPU monitor look for; arrival, because
-        # memory cannot show a straggler.
-        **({"gpu_load_balance_cv": cv} if on_gpus else {}),
-        **by_rank,
-    }

@@ -12,7 +12,7 @@ from scalewise.config import DatasetError
 from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.datasets.labelled import split_indices
 from scalewise.datasets.synthetic import SyntheticText, SyntheticTokens
-from scalewise.datasets.tabular import Tabular, TabularWindows, tabular_rows
+from scalewise.datasets.tabular import Tabular, TabularWindows
 from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import Stdlib, TextFile
 
@@ -95,13 +95,13 @@ class TestTabular:
         x[:, 1] = 0.7 * x[:, 0] + 0.3 * np.random.randn(10_000)
         x[:, 2] = 0.5 * x[:, 0] - 0.3 * x[:, 1] + 0.4 * np.random.randn(10_000)
         y = np.random.randn(10_000, 3).astype(np.float32)
-        ours_x, ours_y = tabular_rows(10_000, 50, 3, signal=0.0, seed=42)
+        ours_x, ours_y = Tabular(10_000, 50, 3, signal=0.0, seed=42).rows()
         assert np.array_equal(ours_x, x)
         assert np.array_equal(ours_y, y)
 
     @pytest.mark.parametrize("signal", [0.0, 0.5, 1.0])
     def test_signal_is_the_share_of_variance_a_linear_fit_explains(self, signal: float) -> None:
-        x, y = tabular_rows(20_000, 10, 3, signal, seed=1)
+        x, y = Tabular(20_000, 10, 3, signal, seed=1).rows()
         design = np.column_stack([x, np.ones(len(x))])
         residual = y - design @ np.linalg.lstsq(design, y)[0]
         explained = 1 - residual.var(axis=0) / y.var(axis=0)
@@ -110,8 +110,8 @@ class TestTabular:
 
 class TestTabularWindows:
     def test_a_window_is_consecutive_rows_and_its_target_that_of_the_last(self) -> None:
-        x, y = tabular_rows(30, 5, 2, signal=0.5, seed=42)
         data = TabularWindows(30, window=4, features=5, targets=2, validation_fraction=0.2)
+        x, y = data.rows()
         windows, targets = data.train.__getitems__([0, 7])
         assert np.array_equal(windows.numpy(), np.stack([x[0:4], x[7:11]]))
         assert np.array_equal(targets.numpy(), y[[3, 10]])

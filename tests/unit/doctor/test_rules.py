@@ -266,18 +266,17 @@ def test_shares_of_a_cpu_are_slow_only_where_all_figures_say_so() -> None:
     assert finding.code == "slow_device" and finding.text.startswith("rank 1")
 
 
-def test_the_curve_of_a_collective_is_read_by_backend_and_ranks() -> None:
+def test_the_curve_of_all_reduces_is_read_by_backend_and_ranks() -> None:
     small = replace(_all_reduce(1.0), bytes=8, timing=_timing(40.0))
-    report = _ranks(0, collectives=(_all_reduce(328), small))(_healthy())
+    other = replace(small, collective="broadcast")
+    report = _ranks(0, collectives=(_all_reduce(328), small, other))(_healthy())
     assert report.curve("nccl", 2) == ((8, 0.04), (2**30, pytest.approx(3.2736, abs=1e-4)))
     assert report.curve("nccl", 4) == report.curve("gloo", 2) == ()
-    assert report.curve("nccl", 2, "broadcast") == ()
 
 
 def test_what_links_carry() -> None:
-    assert expected_gb_s(_healthy(), 0, 1) == 450
-    assert expected_gb_s(_link("PIX", "ok")(_healthy()), 0, 1) == pytest.approx(63.0, abs=0.1)
-    assert expected_gb_s(_link("SYS", "ok")(_healthy()), 0, 1) is None
+    for kind, gb_s in (("NV18", 450), ("PIX", pytest.approx(63.0, abs=0.1)), ("SYS", None)):
+        assert expected_gb_s(_healthy(), PairLink(0, 1, kind, "ok")) == gb_s
     assert pcie_gb_s(4, 16) == pytest.approx(31.5, abs=0.1)
     assert pcie_gb_s(4, None) is None
 

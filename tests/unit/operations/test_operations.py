@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounter
 
 from scalewise.datasets.synthetic import PointClouds, SensorStreams
 from scalewise.operations import Operation
-from scalewise.operations.sensors import Fusion, Grid, Mode, Voxelize, fuse, interpolate, voxel_of
+from scalewise.operations.sensors import Fusion, Mode, Voxelize, interpolate
 
 
 def plain_interpolation(stream: Tensor, times: Tensor, targets: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def plain_interpolation(stream: Tensor, times: Tensor, targets: Tensor) -> Tenso
 def test_fused_streams_are_what_numpy_interpolates(dtype: str) -> None:
     data = SensorStreams([5, 12, 1], [7, 3, 2], targets=9, samples=4, dtype=dtype)
     streams, times, targets = data.train.__getitems__([2, 0, 3])
-    fused = fuse(streams, times, targets)
+    fused = Fusion()((streams, times, targets))
     assert fused.shape == (3, 9, 12)
     assert fused.dtype == streams[0].dtype
     expected = [plain_interpolation(s, t, targets) for s, t in zip(streams, times, strict=True)]
@@ -45,7 +45,7 @@ def test_the_ends_are_held_and_two_samples_at_one_time_give_no_nan() -> None:
     assert result[0, 0, 0] == 1.5
 
 
-GRID = Grid((-1.0, -2.0, -0.5), 0.25, (8, 16, 4))
+MINIMUM, VOXEL_SIZE, SHAPE = (-1.0, -2.0, -0.5), 0.25, (8, 16, 4)
 
 
 def plain_grid(points: Tensor, features: Tensor, mode: Mode) -> tuple[Tensor, int]:
@@ -53,15 +53,12 @@ def plain_grid(points: Tensor, features: Tensor, mode: Mode) -> tuple[Tensor, in
     dropped = 0
     for cloud, rows in enumerate(points.tolist()):
         for number, point in enumerate(rows):
-            place = [
-                math.floor((p - m) / GRID.voxel_size)
-                for p, m in zip(point, GRID.minimum, strict=True)
-            ]
-            if all(0 <= i < n for i, n in zip(place, GRID.shape, strict=True)):
+            place = [math.floor((p - m) / VOXEL_SIZE) for p, m in zip(point, MINIMUM, strict=True)]
+            if all(0 <= i < n for i, n in zip(place, SHAPE, strict=True)):
                 held.setdefault((cloud, *place), []).append(features[cloud, number])
             else:
                 dropped += 1
-    shape = (len(points), *GRID.shape)
+    shape = (len(points), *SHAPE)
     if mode in ("count", "occupancy"):
         result = torch.zeros(shape, dtype=torch.int32)
         for place, found in held.items():
@@ -75,7 +72,7 @@ def plain_grid(points: Tensor, features: Tensor, mode: Mode) -> tuple[Tensor, in
 
 
 def voxelize(mode: Mode) -> Voxelize:
-    return Voxelize(mode, GRID.minimum, GRID.voxel_size, GRID.shape)
+    return Voxelize(mode, MINIMUM, VOXEL_SIZE, SHAPE)
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
@@ -102,9 +99,9 @@ def test_all_below_zero_is_not_taken_for_empty() -> None:
 
 def test_borders_belong_to_the_voxel_they_open() -> None:
     points = torch.tensor([[[-1.0, -2.0, -0.5], [1.0, 0.0, 0.0], [-1.01, 0.0, 0.0]]])
-    voxel, inside = voxel_of(points, GRID)
+    voxel, inside = voxelize("count").voxel_of(points)
     assert inside.tolist() == [[True, False, False]]
-    assert voxel.tolist() == [[0, GRID.voxels, GRID.voxels]]
+    assert voxel.tolist() == [[0, 8 * 16 * 4, 8 * 16 * 4]]
 
 
 def test_what_is_no_number_is_dropped_and_nothing_run_counts_nothing() -> None:
@@ -121,4 +118,4 @@ def test_ranges() -> None:
         Voxelize(voxel_size=0)
     with pytest.raises(ValueError, match=r"^grid_shape: found"):
         Voxelize(grid_shape=(4, 0, 4))
-    assert Voxelize(grid_shape=(1, 1, 1)).grid.voxels == 1
+    assert Voxelize(grid_shape=(1, 1, 1)).shape == (1, 1, 1)

@@ -42,7 +42,7 @@ def write_metrics(path: Path) -> None:
 
 def write_samples(path: Path) -> None:
     devices = (SampledDevice("GPU-0", 0, "a"),)
-    with closing(DeviceSeriesWriter(path, "host", "nvml", 1.0, devices, {})) as writer:
+    with closing(DeviceSeriesWriter(path, "host", "nvml", 1.0, devices)) as writer:
         for when in range(5):
             writer.append(float(when), {"GPU-0": DeviceSample("GPU-0", 50.0 + when)}, 0.1)
 

@@ -118,9 +118,7 @@ def test_blocks_that_are_lost_swapped_or_repeated_are_seen(tmp_path: Path) -> No
 
 def test_device_samples_come_back_with_what_happened_to_them(tmp_path: Path) -> None:
     path = tmp_path / "gpu" / "host.jsonl"
-    writer = DeviceSeriesWriter(
-        path, "host", "nvml", 1.0, (SampledDevice("GPU-0", 0, "a"),), {"power_w": "not there"}
-    )
+    writer = DeviceSeriesWriter(path, "host", "nvml", 1.0, (SampledDevice("GPU-0", 0, "a"),))
     writer.append(1.0, {"GPU-0": DeviceSample("GPU-0", 50.0, throttle_reasons=())}, 0.1)
     writer.add_device(SampledDevice("GPU-1", 1, "b"))
     writer.note("GPU-0 is lost")
@@ -134,7 +132,7 @@ def test_device_samples_come_back_with_what_happened_to_them(tmp_path: Path) -> 
     assert series.values("GPU-0", "power_w") == [None, None]
     assert series.samples[0]["GPU-0"].throttle_reasons == ()
     assert [d.id for d in series.devices] == ["GPU-0", "GPU-1"]
-    assert series.unavailable == {"power_w": "not there", "energy_j": "timed out"}
+    assert series.unavailable == {"energy_j": "timed out"}
     assert series.problems == ("GPU-0 is lost", "a torn end of 18 bytes was dropped")
 
 

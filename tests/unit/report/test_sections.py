@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,17 @@ import pytest
 from matplotlib.figure import Figure
 
 from fakes.kept_sweep import analysis_of, kept, with_known_code
-from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY_3, Spec, analysed, repeats, write_sweep
+from fakes.recorded import (
+    DDP,
+    DDP_MS,
+    SINGLE_MS,
+    STEADY_3,
+    Spec,
+    analysed,
+    edit_ranks,
+    repeats,
+    write_sweep,
+)
 from fakes.sections import answers, cells, lines_of, printed, section, values
 from scalewise.analysis import (
     Analysis,
@@ -104,9 +114,7 @@ class TestScaling:
     ) -> None:
         def keys(path: Path, *specs: Spec) -> set[str]:
             write_sweep(path, specs)
-            for result in path.glob("0*/result.json"):
-                state = '"optimizer_state_bytes": '
-                result.write_text(result.read_text().replace(f"{state}null", f"{state}1048576"))
+            edit_ranks(path, lambda rank: rank.update(optimizer_state_bytes=2**20))
             return {c.key for c in section(path, "resources").table("resources").columns}
 
         sgd = {"optimizer": {"name": "sgd", "lr": 0.1}}
@@ -185,13 +193,9 @@ def test_more_runs_take_as_long_as_these_took(tmp_path: Path) -> None:
 class TestCost:
     @staticmethod
     def pair(config: dict[str, Any], kind: str = "cuda") -> list[Spec]:
-        sides = (replace(side, kind=kind, config=config) for side in (Spec(), DDP))
+        single, double = (replace(side, kind=kind, config=config) for side in (Spec(), DDP))
         factors = [*STEADY_3, 1.005, 0.995]
-        return [
-            one
-            for side, own in zip(sides, (factors, factors[::-1]), strict=True)
-            for one in repeats(side, own)
-        ]
+        return [*repeats(single, factors), *repeats(double, factors[::-1])]
 
     def test_without_a_price_there_is_a_reason_and_no_figure_in_usd(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *self.pair({}, kind="cpu"))
@@ -377,10 +381,7 @@ class TestRemarks:
     def test_a_fallback_is_told_with_its_reason_and_how_often(self, tmp_path: Path) -> None:
         eager = ExecutionRecord("cudagraph", "eager", "the step waits for the device at m.py:3")
         path = write_sweep(tmp_path, repeats(Spec(), [1.0, 1.0]))
-        first = next(folder for _, folder in SweepFolder(path).cells())
-        result = first.load_result()
-        ranks = tuple(replace(rank, execution=eager) for rank in result.ranks)
-        first.save_result(replace(result, ranks=ranks))
+        edit_ranks(path, lambda rank: rank.update(execution=asdict(eager)), "000-*")
         (fallback,) = self.figures(path, "fell_back")
         assert (fallback["ran"], fallback["requested"]) == ("eager", "cudagraph")
         (line,) = [line for line in lines_of(path, "remarks") if "cudagraph" in line]

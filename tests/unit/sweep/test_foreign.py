@@ -148,7 +148,7 @@ def test_another_sweep_is_waited_for_without_end(gpus: Gpus) -> None:
 def test_who_else_computed_beside_a_cell_is_in_its_record(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path)
     device = SampledDevice("GPU-0", 0, "a GPU")
-    writer = DeviceSeriesWriter(folder.device_series_path("h"), "h", "nvml", 1.0, (device,), {})
+    writer = DeviceSeriesWriter(folder.device_series_path("h"), "h", "nvml", 1.0, (device,))
     for pids in ((10,), (10, 4711), (10, 4711, 4712)):
         processes = tuple(DeviceProcess(pid, None) for pid in pids)
         writer.append(float(len(pids)), {"GPU-0": DeviceSample("GPU-0", processes=processes)}, 0.1)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from fakes.recorded import edit_ranks
 from fakes.recorded_cell import RecordedCell, own_loss
 from scalewise.records import (
     STEP_DTYPE,
@@ -45,11 +46,17 @@ def steps(
     return rows
 
 
+def windows_of(*ranks: npt.NDArray[np.void]) -> StepWindows:
+    """Of ten steps each; of each rank these rows came."""
+    windows = StepWindows(every_n_steps=10, world_size=len(ranks))
+    for rank, rows in enumerate(ranks):
+        windows.add(rank, rows)
+    return windows
+
+
 @pytest.mark.parametrize("device", [False, True])
 def test_known_times_one_rank_and_no_phase_that_is_missing(device: bool) -> None:
-    windows = StepWindows(every_n_steps=10, world_size=1)
-    windows.add(0, steps(1, 10, device=device))
-    (row,) = windows.cut(final=False)
+    (row,) = windows_of(steps(1, 10, device=device)).cut(final=False)
     assert (row.step, row.start_ns) == (10, 9 * 100_000_000)
     assert row.values == {
         "step_time_ms": pytest.approx(100),
@@ -59,10 +66,8 @@ def test_known_times_one_rank_and_no_phase_that_is_missing(device: bool) -> None
 
 
 def test_known_times_two_ranks_the_slowest_counts() -> None:
-    windows = StepWindows(every_n_steps=10, world_size=2)
-    windows.add(0, steps(1, 10, step_ms=100, arrival_ms=30))
-    windows.add(1, steps(1, 10, step_ms=125, arrival_ms=50))
-    (row,) = windows.cut(final=False)
+    slow = steps(1, 10, step_ms=125, arrival_ms=50)
+    (row,) = windows_of(steps(1, 10, step_ms=100, arrival_ms=30), slow).cut(final=False)
     assert row.values["step_time_ms"] == pytest.approx(125)
     assert row.values["global_samples_per_s"] == pytest.approx(2 * 8 / 0.125)
     assert row.values["balance/arrival_cv_percent"] == pytest.approx(25)
@@ -81,10 +86,7 @@ def test_a_window_waits_for_every_rank() -> None:
 
 
 def test_cuts_do_not_depend_on_when_rows_arrive() -> None:
-    whole = StepWindows(every_n_steps=10, world_size=2)
-    for rank in (0, 1):
-        whole.add(rank, steps(1, 95))
-    at_once = list(whole.cut(final=True))
+    at_once = list(windows_of(steps(1, 95), steps(1, 95)).cut(final=True))
     piecewise = StepWindows(every_n_steps=10, world_size=2)
     found = []
     for first in range(1, 95, 7):
@@ -97,24 +99,21 @@ def test_cuts_do_not_depend_on_when_rows_arrive() -> None:
 
 
 def test_a_window_with_a_step_that_nobody_counted_has_no_rate() -> None:
-    windows, rows = StepWindows(every_n_steps=10, world_size=1), steps(1, 20)
+    rows = steps(1, 20)
     rows["samples"][12] = 0
-    windows.add(0, rows)
-    counted = ["global_samples_per_s" in row.values for row in windows.cut(final=True)]
+    cut = windows_of(rows).cut(final=True)
+    counted = ["global_samples_per_s" in row.values for row in cut]
     assert counted == [True, False]
 
 
 def test_fast_steps_make_at_most_two_rows_a_second() -> None:
-    windows = StepWindows(every_n_steps=10, world_size=1)
-    windows.add(0, steps(1, 20_000, step_ms=0.1))
-    rows = list(windows.cut(final=True))
+    rows = list(windows_of(steps(1, 20_000, step_ms=0.1)).cut(final=True))
     assert 3 <= len(rows) <= 5
     assert all(row.step % 10 == 0 for row in rows)
 
 
 def test_warmup_is_left_out() -> None:
-    windows = StepWindows(every_n_steps=10, world_size=1)
-    windows.add(0, steps(1, 10, warmup=10, step_ms=5000))
+    windows = windows_of(steps(1, 10, warmup=10, step_ms=5000))
     assert list(windows.cut(final=True)) == []
     assert windows.global_samples_per_s() is None
     windows.add(0, steps(11, 30, warmup=10))
@@ -123,10 +122,7 @@ def test_warmup_is_left_out() -> None:
 
 
 def test_a_rank_that_broke_off_leaves_no_throughput() -> None:
-    windows = StepWindows(every_n_steps=10, world_size=2)
-    windows.add(0, steps(1, 10))
-    windows.add(1, steps(1, 4))
-    (row,) = windows.cut(final=True)
+    (row,) = windows_of(steps(1, 10), steps(1, 4)).cut(final=True)
     assert "global_samples_per_s" not in row.values
     assert "balance/arrival_cv_percent" not in row.values
     assert row.values["step_time_ms"] == pytest.approx(100)
@@ -229,10 +225,7 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     info, summary = told(cell)
     assert info.tags == ("Net", "tabular", "ddp", "fp32", "strong scaling")
     assert "optimizer" not in summary.config
-    result = cell.folder.path / "result.json"
-    said = '"own_optimizer": null'
-    assert said in result.read_text()
-    result.write_text(result.read_text().replace(said, '"own_optimizer": "SGD"'))
+    edit_ranks(tmp_path, lambda rank: rank.update(own_optimizer="SGD"), ".")
     assert told(cell)[1].config["optimizer"] == {"name": "its own (SGD)"}
 
 
@@ -269,7 +262,7 @@ def rows(
 ) -> list[tuple[float, dict[str, float]]]:
     """What is made of a series with devices ``d0`` (index 2) and ``d1`` (3), and of more lines."""
     devices = tuple(SampledDevice(f"d{i}", i + 2, "A10G", i) for i in range(2))
-    with closing(DeviceSeriesWriter(path / "a", "host", source, 1.0, devices, {})) as writer:
+    with closing(DeviceSeriesWriter(path / "a", "host", source, 1.0, devices)) as writer:
         for when, readings in samples:
             writer.append(when, {s.id: s for s in readings}, 0.1)
         writer.note("a GPU was lost")

@@ -485,7 +485,7 @@ def _found(analysis: Analysis) -> Iterator[str | Line]:
         yield f"{finding.severity}: {finding.text}"
     found = remark_lines(analysis)
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]
-    # What a run was to do beside training: with the reason.
+    # What was to be done beside training, and was not: with the reason.
     undone = (one.text for one in found if one.first.code.startswith("no_"))
     yield from (f"{text[0].upper()}{text[1:]}." for text in undone)
     if found:

@@ -242,8 +242,8 @@ def _unfinished(analysis: Analysis) -> Section:
 
 
 def _remarks(analysis: Analysis) -> Section:
-    grave = (one for one in remark_lines(analysis) if one.gravity != "note")
-    return section("remarks", "Remarks", *_first([one.brief for one in grave], "remarks"))
+    found = [one.brief for one in remark_lines(analysis)]
+    return section("remarks", "Remarks", *_first(found, "remarks"))
 
 
 def _first(texts: Sequence[str], anchor: str) -> Iterator[Block]:

@@ -200,6 +200,7 @@ def front_page(analysis: Analysis) -> list[Section]:
     picture = Picture("answer.png", "Speedup of every run in the bands of its verdict, and cost")
     alarms = tuple(one for one in of_head.blocks if isinstance(one, Lines) and one.tone == "alarm")
     facts = tuple(one for one in of_head.blocks if one not in alarms)
+    found = [one.brief for one in remark_lines(analysis)]
     parts = (
         replace(of_head, blocks=alarms),
         replace(answer, blocks=(*answer.blocks, picture)) if answer.blocks else answer,
@@ -207,7 +208,7 @@ def front_page(analysis: Analysis) -> list[Section]:
         _learned(analysis),
         _scaling(analysis),
         _losses(analysis),
-        _remarks(analysis),
+        section("remarks", "Remarks", *_first(found, "remarks")),
         section("made", "Where the rest is", *facts, *_links(analysis)),
     )
     return list(_explained([part for part in parts if part.blocks]))
@@ -239,11 +240,6 @@ def _unfinished(analysis: Analysis) -> Section:
         for cell in analysis.unfinished
     ]
     return section("unfinished", "Without a result", *_first(by_text(fates), "without-a-result"))
-
-
-def _remarks(analysis: Analysis) -> Section:
-    found = [one.brief for one in remark_lines(analysis)]
-    return section("remarks", "Remarks", *_first(found, "remarks"))
 
 
 def _first(texts: Sequence[str], anchor: str) -> Iterator[Block]:

@@ -85,8 +85,7 @@ class Monitor(pl.Callback):
         self._name = name
         self._mirror: Mirror | None = None
         self._records: FitRecords | None = None
-        self._recorder: CellRecorder | None = None
-        """Among the callbacks, after this one, during the fit that is recorded; else None."""
+        self._recorder: CellRecorder | None = None  # a callback too, as long as the fit lasts
         self._devices: tuple[DeviceInfo, ...] = ()
 
     @property
@@ -114,17 +113,13 @@ class Monitor(pl.Callback):
         self._records = FitRecords(folder, trainer.global_rank)
         if trainer.is_global_zero:
             self._records.begin(self._devices)
-        recorder = CellRecorder(folder, device, self._warmup_steps, self._log_every_n_steps)
-        recorder.setup(trainer, pl_module, stage)
-        after = trainer.callbacks.index(self) + 1
-        # A new list: Lightning is going through the other one.
-        trainer.callbacks = [*trainer.callbacks[:after], recorder, *trainer.callbacks[after:]]
-        self._recorder = recorder
+        self._recorder = CellRecorder(folder, device, self._warmup_steps, self._log_every_n_steps)
+        # After this one: Lightning, which goes through them now, sets it up next.
+        trainer.callbacks.insert(trainer.callbacks.index(self) + 1, self._recorder)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._recorder is None:
+        if self._recorder is None or self._records is None:
             return
-        assert self._records is not None
         pids, here = gathered(os.getpid(), trainer.world_size), ranks_here(trainer)
         if trainer.is_global_zero:
             config = describe_fit(trainer, pl_module, self._warmup_steps, self._trackers)
@@ -143,9 +138,8 @@ class Monitor(pl.Callback):
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         recorder = self._end(trainer)
-        if recorder is None:
+        if recorder is None or self._records is None:
             return
-        assert self._records is not None
         self._records.stop_sampling()
         recorder.close(trainer, pl_module)
         trainer.strategy.barrier("scalewise-monitor")
@@ -154,16 +148,14 @@ class Monitor(pl.Callback):
             self._records.finish(ranks, strategy_name(trainer))
             if self._mirror is not None:
                 self._mirror.finish()
-            steps = recorder.steps
-            rank_zero_info(self._records.result_in_brief(steps.steps, steps.warmup_steps))
+            rank_zero_info(self._records.result_in_brief(recorder.steps.steps, self._warmup_steps))
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         recorder = self._end(trainer)
-        if recorder is None:
+        if recorder is None or self._records is None:
             return
-        assert self._records is not None
         message = self._records.fail(exception, recorder.steps.steps)
         if message is not None:
             _log.warning(message)

@@ -1,6 +1,7 @@
 from .balance import LoadBalance as LoadBalance
 from .communication import Communication as Communication
 from .communication import measured_serial_fraction as measured_serial_fraction
+from .comparability import describe as describe
 from .comparability import flatten as flatten
 from .comparability import grouped as grouped
 from .comparison import Comparison as Comparison

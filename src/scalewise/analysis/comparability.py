@@ -60,7 +60,7 @@ def factor_fields(factor: str) -> tuple[str, ...]:
     return tuple(field for name in names for field in FACTORS[name])
 
 
-def within(field: str, freed: Sequence[str]) -> bool:
+def within(field: str, freed: Iterable[str]) -> bool:
     """Whether a dotted field is one of ``freed``, or lies below one."""
     return any(field == one or field.startswith(f"{one}.") for one in freed)
 
@@ -160,6 +160,14 @@ def differences(
         if not excused:
             found.append(Difference(name, a, b))
     return found
+
+
+def describe(differing: Sequence[Difference]) -> list[str]:
+    """Each in words. Settings that one class has and the other lacks are left to their names."""
+    fields = (difference.field for difference in differing)
+    classes = {one.removesuffix("._target_") for one in fields if one.endswith("._target_")}
+    return [str(d) for d in differing
+            if "absent" not in (d.left, d.right) or not within(d.field, classes)]  # fmt: skip
 
 
 def _may_lack(name: str) -> bool:

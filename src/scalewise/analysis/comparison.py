@@ -216,9 +216,8 @@ def _find_counterpart(
     found = differences(nearest.identity, config.identity, factor)
     # What no factor frees stands first: nothing that one types helps there.
     found.sort(key=lambda d: any(within(d.field, f) for f in FACTORS.values()))
-    if differing := tuple(found):
-        words = "; ".join(map(str, differing[:4]))
-        return Refused(config, f"the nearest in {a} differs in {words}", differing)
+    if found:
+        return Refused.differs(config, f"the nearest in {a}", found)
     for side, one in ((a, nearest), (b, config)):
         if invalid := one.invalid:
             return Refused(config, f"in {side}, {invalid[0].text}")

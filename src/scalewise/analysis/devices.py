@@ -46,23 +46,23 @@ def measure_energy(series: DeviceSeries, device: SampledDevice, timed: Span) -> 
     """
     power_at, power_w = _known(series, device.id, "power_w")
     counted_at, counted_j = _known(series, device.id, "energy_j")
-    missing: list[str] = []
-    run_j = None
+    grown_j, apart_s = np.diff(counted_j), np.diff(counted_at)
+    run_j, why = None, ""
     if len(counted_at) < 2:
         why = series.unavailable.get("energy_j", f"it was read {len(counted_at)} times")
-        missing.append(f"energy counter: {why}")
-    elif (np.diff(counted_j) < 0).any():
-        missing.append("energy counter: it was reset while the run lasted")
-        counted_at, counted_j = counted_at[:0], counted_j[:0]
-    elif counted_j[-1] > counted_j[0]:
+    elif (grown_j < 0).any():
+        why = "it was reset while the run lasted"
+    elif not grown_j.any() or not grown_j[apart_s >= 1.0].all():  # it moves many times a second
+        why = "it stood still while the run lasted"
+    else:
         run_j = float(counted_j[-1] - counted_j[0])
-    scaled = _scaled_to_counter(power_at, power_w, counted_at, counted_j, *timed)
-    plain = None
-    if scaled is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
-        plain = integrate(power_at, power_w, *timed)
-    joules, source = (plain, "power samples") if scaled is None else (scaled, "counter")
-    known = None if joules is None else source
-    return DeviceEnergy(device, joules, timed[1] - timed[0], known, run_j, tuple(missing))
+    if why:
+        counted_at, counted_j = counted_at[:0], counted_j[:0]
+    joules, source = _scaled_to_counter(power_at, power_w, counted_at, counted_j, *timed), "counter"
+    if joules is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
+        joules, source = integrate(power_at, power_w, *timed), "power samples"
+    known, missing = None if joules is None else source, (f"energy counter: {why}",) if why else ()
+    return DeviceEnergy(device, joules, timed[1] - timed[0], known, run_j, missing)
 
 
 def integrate(times: Floats, power_w: Floats, start: float, end: float) -> float | None:

@@ -149,14 +149,10 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
         for cause, ms in causes.items()
         if ms != 0.0
     ]
-    work = ideal if scale is not None else parts
+    losses.sort(key=lambda loss: -loss.ms)
+    work_ms = (ideal if scale is not None else parts).get("device_work", 0.0)
     return LossBudget(
-        ideal_ms,
-        measured_ms,
-        work.get("device_work", 0.0),
-        tuple(sorted(losses, key=lambda loss: -loss.ms)),
-        knows_activity,
-        at_equal_clocks,
+        ideal_ms, measured_ms, work_ms, tuple(losses), knows_activity, at_equal_clocks
     )
 
 

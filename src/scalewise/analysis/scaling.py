@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.comparability import (
     MIN_RUNS,
     Difference,
+    describe,
     differences,
     remedies_of,
     shared_part,
@@ -178,6 +179,14 @@ class Refused:
     differing: tuple[Difference, ...] = ()
     """From the nearest one there."""
 
+    @classmethod
+    def differs(cls, config: Configuration, nearest: str, found: Sequence[Difference]) -> Refused:
+        """Of several differences the first are named."""
+        words = describe(found)
+        more = f" and {len(words) - 4} more" if len(words) > 4 else ""
+        said = f"{nearest} differs in {'; '.join(words[:4])}{more}"
+        return cls(config, said, tuple(found))
+
 
 def pair_all(configs: Sequence[Configuration]) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
     """Pair every multi-device configuration that has a run with its single-device baseline."""
@@ -209,9 +218,7 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
             reason = baseline.cells[-1].ending.message
             said = f"its single-device baseline {baseline.label} has no run: {reason}"
             return Refused(multi, said)
-        words = "; ".join(map(str, differing[:4]))
-        more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        return Refused(multi, f"its baseline {single.label} differs in {words}{more}", differing)
+        return Refused.differs(multi, f"its baseline {single.label}", differing)
     for side in (multi, single):
         if side.set_aside and len(side.runs) < MIN_RUNS:
             names = "; ".join(f"{one.cell.planned.name} {one.reason}" for one in side.set_aside)
@@ -251,14 +258,9 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
 
 def judge_config(config: Configuration, speedup: RatioEstimate, round_s: float | None) -> Judgement:
     """The verdict on ``speedup``, in words for how ``config`` was run and repeated."""
-    repeats = adaptive(config.asked)
-    return judge(
-        speedup,
-        config.runs[0].world_size,
-        by=config.started_by,
-        cap=None if repeats is None else repeats.cap,
-        round_s=round_s,
-    )
+    repeats, devices = adaptive(config.asked), config.runs[0].world_size
+    cap = None if repeats is None else repeats.cap
+    return judge(speedup, devices, by=config.started_by, cap=cap, round_s=round_s)
 
 
 def _find_differences(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:

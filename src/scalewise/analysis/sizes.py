@@ -228,12 +228,9 @@ def _interval(curve: Sequence[SizedPair], logs: Sequence[float]) -> SizeInterval
     if not logs or any(row.pair.speedup.interval is None for row in curve):
         return None
     low, high = min(logs), max(logs)
-    return SizeInterval(
-        math.exp(low) if low > math.log(first) else None,
-        math.exp(high) if high < math.log(last) else None,
-        first,
-        last,
-    )
+    least = math.exp(low) if low > math.log(first) else None
+    most = math.exp(high) if high < math.log(last) else None
+    return SizeInterval(least, most, first, last)
 
 
 def _left_open(y0: float, y1: float, h0: float, h1: float) -> list[float]:

@@ -246,14 +246,5 @@ def analyse(sweep: Sweep, prices: Prices | None = None) -> Analysis:
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= {c.config_id: found for c in timed if (found := c.invalid)}
     played = rehearsals(every, configs)
-    return Analysis(
-        sweep,
-        configs,
-        judged,
-        refused,
-        budgets,
-        invalid,
-        assess(timed, judged, played),
-        played,
-        prices or read_prices(conf_dir() / "prices.yaml"),
-    )
+    mfu, priced = assess(timed, judged, played), prices or read_prices(conf_dir() / "prices.yaml")
+    return Analysis(sweep, configs, judged, refused, budgets, invalid, mfu, played, priced)

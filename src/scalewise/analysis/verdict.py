@@ -125,13 +125,8 @@ def judge(
     if to_add is None and (cap is None or runs < cap):
         need = f"more than {f'the {cap} runs allowed' if cap else f'{MOST_MORE} more runs'} of each"
     end = ": ".join(filter(None, ("" if cap else todo, need)))
-    return Judgement(
-        "undecided",
-        f"{figure}: {told}" + (f"; {end}" if end else ""),
-        wanted,
-        more=need,
-        more_runs=to_add,
-    )
+    said = "; ".join(filter(None, (f"{figure}: {told}", end)))
+    return Judgement("undecided", said, wanted, more=need, more_runs=to_add)
 
 
 def _short_of(wanted: float, speedup: RatioEstimate, devices: int) -> str:

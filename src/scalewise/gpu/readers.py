@@ -187,10 +187,9 @@ class _Tree:
         try:
             root = self._members.get(self.pid) or psutil.Process(self.pid)
             found = {p.pid: p for p in (root, *root.children(recursive=True))}
-            for pid in others & found.keys():
-                for process in (found[pid], *found[pid].children(recursive=True)):
-                    found.pop(process.pid, None)
+            below = (found[pid].children(recursive=True) for pid in others & found.keys())
+            theirs = others | {process.pid for each in below for process in each}
         except psutil.Error:
             return
         # Kept objects remember when their process was born, so that a reused pid is noticed.
-        self._members = {pid: self._members.get(pid, p) for pid, p in found.items()}
+        self._members = {i: self._members.get(i, p) for i, p in found.items() if i not in theirs}

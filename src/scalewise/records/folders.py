@@ -55,7 +55,7 @@ class CellFolder:
         self.profile_path = self.path / "profile"
         """Folder of profiler traces; see :func:`~scalewise.records.load_profiles`."""
         self.queued_path = self.path / "queued"
-        """There while a cell waits for one more try. Of a sweep that has ended it means nothing."""
+        """Touched when a cell is to have one more try; gone once that has ended."""
         self._running_path = self.path / "running.json"
 
     def steps_path(self, rank: int) -> Path:
@@ -230,6 +230,13 @@ class CellFolder:
         numbers = [number for number, _ in numbered_files(self.path / "attempts", "", ".json")]
         return max(numbers, default=0) + 1
 
+    def is_queued_again(self) -> bool:
+        """Whether it is to have one more try, which has not begun, nor did a later one."""
+        ended = [path for _, path in numbered_files(self.path / "attempts", "", ".json")]
+        tries = (_changed_at(path) or 0.0 for path in (*ended, self._running_path))
+        queued = _changed_at(self.queued_path)
+        return queued is not None and queued >= max(tries)
+
     # The attempt under way
 
     def save_running(self, running: RunningAttempt) -> None:
@@ -252,16 +259,20 @@ class CellFolder:
 
     def last_beat(self) -> float | None:
         """Unix time at which the attempt under way was last alive; None if there is none."""
-        try:
-            return self._running_path.stat().st_mtime
-        except FileNotFoundError:
-            return None
+        return _changed_at(self._running_path)
 
     def save_tracking(self, record: TrackingRecord) -> None:
         save_json(self.path / "tracking.json", record)
 
     def load_tracking(self) -> TrackingRecord | None:
         return load_optional(self.path / "tracking.json", TrackingRecord)
+
+
+def _changed_at(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _without_secrets(ending: Ending) -> Ending:

@@ -72,6 +72,8 @@ _FAULTS = (
     "counted_batch", "unsynchronised_timing",
 )  # fmt: skip
 """Remarks on what is to be mended: the gravest is told, whatever else is."""
+_UNDONE = ("no_callback", "no_checkpoint", "no_shard_audit", "no_validation")
+"""Remarks on what was to be done beside training: each is told with its reason."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -485,8 +487,7 @@ def _found(analysis: Analysis) -> Iterator[str | Line]:
         yield f"{finding.severity}: {finding.text}"
     found = remark_lines(analysis)
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]
-    # What was to be done beside training, and was not: with the reason.
-    undone = (one.text for one in found if one.first.code.startswith("no_"))
+    undone = (one.text for one in found if one.first.code in _UNDONE)
     yield from (f"{text[0].upper()}{text[1:]}." for text in undone)
     if found:
         verb = "is" if len(found) == 1 else "are"

@@ -28,6 +28,7 @@ from scalewise.analysis import (
     concurrent_trainings,
     count_range,
     csv_rows,
+    describe,
     devices_of,
     estimate,
     factor,
@@ -124,7 +125,7 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
 
 
 def _changes(comparison: Comparison) -> list[str]:
-    changed = dict.fromkeys(str(d) for match in comparison.matches for d in match.changed)
+    changed = dict.fromkeys(d for one in comparison.matches for d in describe(one.changed))
     return [f"differs: {listed(list(changed), _MOST_CHANGES)}"] if changed else []
 
 
@@ -328,7 +329,7 @@ def _next(found: Sequence[Workload]) -> list[str]:
             most[entry.side] = (more, entry)
     if lacks and not most:
         return ["More runs hardly decide what is open."]
-    return [*dict.fromkeys(_to_add(*most[side]) for side in sorted(most))]
+    return [_to_add(*most[side]) for side in sorted(most)]
 
 
 def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
@@ -345,7 +346,7 @@ def _to_add(more: int, entry: Entry) -> str:
         way = way_to_get("runs", "monitor", runs=len(entry.config.runs))
         return f"Next, for {entry.side}: {way}."
     more = more if entry.config.setting("repeats") != "auto" else 0
-    return f"Next: {add_words(entry.analysis, more, entry.config)}"
+    return f"Next, for {entry.side}: {add_words(entry.analysis, more, entry.config)}"
 
 
 def _together_line(one: ConcurrentTraining) -> str:

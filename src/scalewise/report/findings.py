@@ -270,7 +270,7 @@ def remark_lines(analysis: Analysis) -> tuple[RemarkLine, ...]:
     return tuple(
         RemarkLine(
             alike[0][0],
-            text + (f" (in {runs} of {known} runs)" if runs and known > len(alike) else ""),
+            text + (f" (in {runs} of {known} runs)" if known > runs > 0 else ""),
             listed([configs[one.about].label for one, *_ in alike if one.about], _MOST_NAMED),
             frozenset(one.about for one, *_ in alike if one.about),
         )
@@ -333,7 +333,7 @@ def searched(analysis: Analysis) -> Objective | None:
 
 def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
     """The rows of a sweep by its objective, with their speed, and how sure the first place is."""
-    ranked = rankings(analysis)
+    ranked, again = rankings(analysis), ""
     for ranking in ranked[1] if ranked else ():
         assert ranked is not None
         objective = ranked[0]
@@ -348,7 +348,10 @@ def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
             yield f"  {place}. {row.label}: {learned}{some}{speed}."
         if len(ranking.rows) > _MOST_RANKED:
             yield f"  {len(ranking.rows) - _MOST_RANKED} more are in the report."
-        yield _surely(objective, ranking)
+        yield (said := _surely(objective, ranking))
+        again = command(analysis, _FEW) if said.endswith(f"add {_FEW}.") else again
+    if again:
+        yield f"Run: {again}"
 
 
 def _surely(objective: Objective, ranking: Ranking[Configuration]) -> str:
@@ -358,7 +361,7 @@ def _surely(objective: Objective, ranking: Ranking[Configuration]) -> str:
     # Where as many were asked for, and some do not count, the same seeds again are no advice.
     seeds = min(max(len(one.seeds), len(one.rounds(objective.metric))) for one in ranking.rows)
     first = f"{rivals} {plural(rivals, 'other')} may be as good as the first"
-    return f"{first}: {'more seeds of each tell' if seeds >= VERDICT_RUNS else _FEW}."
+    return f"{first}: {'more seeds of each tell' if seeds >= VERDICT_RUNS else f'add {_FEW}'}."
 
 
-_FEW = f"add seed={','.join(map(str, range(1, VERDICT_RUNS + 1)))}"
+_FEW = f"seed={','.join(map(str, range(1, VERDICT_RUNS + 1)))}"

@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import PurePath
 from typing import Any
 
-from scalewise.analysis import Analysis, Configuration, ending_lines, swept_words
+from scalewise.analysis import Analysis, ending_lines, swept_words
 from scalewise.config import set_in
 from scalewise.host import SOURCE_SHA256, plural
 from scalewise.records import CellFolder, Provenance, TrackerState
@@ -56,9 +56,11 @@ def _provenance_lines(analysis: Analysis) -> list[str]:
     devices = [d for p in records for d in p.devices]
     names = ("torch", "pytorch-lightning", "lightning", "hydra-core", "numpy")
     packages = [f"{n} {p.packages[n]}" for p in records for n in names if n in p.packages]
+    ranks = (rank for config in analysis.measured for rank in config.rank_summaries)
+    gpus = {rank.device.uuid for rank in ranks if rank.device.uuid}
     facts: dict[str, Sequence[str | None]] = {
         "devices": [f"{d.name} ({d.kind})" for d in devices],
-        "GPUs by UUID": _gpus(analysis.measured),
+        "GPUs by UUID": [f"{len(gpus)} in all"] if gpus else [],
         "driver": [p.driver for p in records],
         "CUDA": [p.cuda for p in records],
         "NCCL": [p.nccl for p in records],
@@ -80,11 +82,6 @@ def _provenance_lines(analysis: Analysis) -> list[str]:
 
 def _records(analysis: Analysis) -> list[Provenance]:
     return [c.provenance for c in analysis.sweep.cells if c.provenance]
-
-
-def _gpus(configs: Sequence[Configuration]) -> list[str]:
-    total = len({r.device.uuid for c in configs for r in c.rank_summaries if r.device.uuid})
-    return [f"{total} in all"] if total else []
 
 
 def _commit(code: Mapping[str, Any]) -> str | None:

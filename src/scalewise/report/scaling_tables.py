@@ -26,7 +26,6 @@ from scalewise.report.sections import (
     Column,
     Picture,
     Section,
-    Table,
     explained,
     figure_columns,
     lines,
@@ -167,13 +166,10 @@ _SAID_BY_THE_SPEEDUP = 2
 
 def cost(analysis: Analysis) -> Section:
     """Cost of a sample over that on one device, and of a million in USD where prices are known."""
-    return section("cost", "Cost", lines(price_lines(analysis)), _cost_table(analysis))
-
-
-def _cost_table(analysis: Analysis) -> Table:
     made = table("cost", figure_columns("cost"), measured_rows(analysis))
     keys = {column.key for column in made.columns}
-    return replace(made, rows=made.rows if len(keys) > 1 else (), note=explained("cost", keys))
+    shown = replace(made, rows=made.rows if len(keys) > 1 else (), note=explained("cost", keys))
+    return section("cost", "Cost", lines(price_lines(analysis)), shown)
 
 
 def price_lines(analysis: Analysis, lacking: str = "no cost in USD") -> list[str]:

@@ -325,7 +325,8 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
     )
     kinds = scores(found)
     held = (
-        f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}{_told(one.told)}"
+        f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}"
+        + (f"; {n.hits} of {n.n} likely verdicts were measured too" if (n := one.told).n else "")
         for one in kinds
     )
     sparse = (
@@ -356,10 +357,6 @@ def _step(key: str, read: Callable[[Case], Estimate | None]) -> Column:
 
 def _error(key: str, heading: str, read: Read, sign: str = "") -> Column:
     return Column(key, heading, "%", read, lambda error: f"{100 * error:{sign}.1f}")
-
-
-def _told(share: Share) -> str:
-    return f"; {share.hits} of {share.n} likely verdicts were measured too" if share.n else ""
 
 
 def _held(share: Share) -> str:

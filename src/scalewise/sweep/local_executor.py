@@ -148,17 +148,10 @@ class LocalExecutor(Executor[LocalCell]):
 
     def start_supervisor(self, queued: QueuedCell, lease: Lease) -> SupervisorProcess:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
-        cell = queued.cell
+        cell, ranks, host = queued.cell, queued.world_size, queued.demand.host
         locks, origin = (*lease.descriptors, *self._locks), Origin.of_this_process()
-        job = job_of(
-            cell.request.cell,
-            queued.folder,
-            cell.planned,
-            queued.world_size,
-            queued.demand.host,
-            lease.slots,
-            origin,
-        )
+        wanted = cell.request.cell
+        job = job_of(wanted, queued.folder, cell.planned, ranks, host, lease.slots, origin)
         if self._not_forked is None:
             try:
                 server = self._server_of(cell.planned.repeat, origin.python_path)

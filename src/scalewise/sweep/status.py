@@ -133,18 +133,17 @@ class Durations:
     """Mean seconds of the ended cells of each configuration, and of all."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[int, float]] = {}
-        self._all = (0, 0.0)
+        self._seconds: dict[str, list[float]] = {}
+        self._all: list[float] = []
 
     def add(self, config_id: str, seconds: float) -> None:
-        count, total = self._sums.get(config_id, (0, 0.0))
-        self._sums[config_id] = (count + 1, total + seconds)
-        self._all = (self._all[0] + 1, self._all[1] + seconds)
+        self._seconds.setdefault(config_id, []).append(seconds)
+        self._all.append(seconds)
 
     def of(self, config_id: str) -> float | None:
         """Mean of the configuration's cells, else of all; None before the first has ended."""
-        count, total = self._sums.get(config_id, self._all)
-        return total / count if count else None
+        known = self._seconds.get(config_id, self._all)
+        return sum(known) / len(known) if known else None
 
     def seconds_left(
         self, cells: Sequence[CellStatus], slots: int | None, packed: bool
@@ -156,7 +155,7 @@ class Durations:
         """
         if not cells:
             return 0.0
-        known = self if self._all[0] else _first_steps(cells)
+        known = self if self._all else _first_steps(cells)
         left = [_left_of(cell, known.of(cell.config_id)) for cell in cells]
         times = [seconds for seconds in left if seconds is not None]
         if len(times) < len(left):
@@ -201,14 +200,14 @@ class SweepStatus:
     seconds_left: float | None
     """Seconds for cells that run, wait, or run again when the sweep is resumed;
     None if nothing tells yet."""
-    held: bool = False
-    """Whether a process of this host runs the sweep, be it between two cells."""
+    held: bool | None = False
+    """Whether a process of this host runs the sweep, be it between two cells; None if unknown."""
     round: int | None = None
     """The latest round that has begun, where more cells may come; None where these are all."""
 
     @property
     def running(self) -> bool:
-        return self.held or any(cell.state == "running" for cell in self.cells)
+        return bool(self.held) or any(cell.state == "running" for cell in self.cells)
 
     @property
     def to_do(self) -> Sequence[CellStatus]:
@@ -252,8 +251,6 @@ class StatusReader:
                 measures = self._left_to_measure > 0
                 folder = self.sweep.cell(planned.name)
                 cell = read_cell(planned, folder, now, measures)
-                if held and cell.state not in ("done", "running") and folder.queued_path.exists():
-                    cell = waiting_cell(planned, planned.devices)
                 self._left_to_measure -= cell.state == "done"
                 self._cells[planned.cell_id] = replace(cell, swept=self._swept[planned.cell_id])
         cells = tuple(self._cells[planned.cell_id] for planned in plan.cells)
@@ -301,8 +298,8 @@ class StatusReader:
         return plan
 
 
-def is_held(lock: Path) -> bool:
-    """Whether a process has the lock of a sweep's folder; False where that cannot be asked.
+def is_held(lock: Path) -> bool | None:
+    """Whether a process has the lock of a sweep's folder; None where that cannot be asked.
 
     To ask is to hold it for an instant, which the engine allows for.
     """
@@ -310,6 +307,6 @@ def is_held(lock: Path) -> bool:
     try:
         return lock.exists() and not probe.try_acquire()
     except OSError:  # another user's, or a file system without locks
-        return False
+        return None
     finally:
         probe.release()

@@ -71,11 +71,11 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
 
 
 def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:
-    """The sweep now; with ``every_s`` again as long as somebody runs it, be it between cells."""
+    """The sweep now; with ``every_s`` again as long as somebody runs it, or may: between cells."""
     while True:
         status = reader.read()
         yield status
-        if every_s is None or not status.running:
+        if every_s is None or not (status.running or (status.held is None and status.to_do)):
             return
         time.sleep(every_s)
 
@@ -131,7 +131,8 @@ def estimate_line(status: SweepStatus) -> str:
         return f"{left} to do{told}; nothing measured yet to tell how long{again}"
     if not status.running:
         took = duration(status.seconds_left)
-        return f"not running; {left} to do{told}, would take about {took}{again}"
+        lead = "not known to run" if status.held is None else "not running"
+        return f"{lead}; {left} to do{told}, would take about {took}{again}"
     clock = time.strftime("%H:%M:%S", time.localtime(status.time + status.seconds_left))
     return f"{left_words(status)}: ends {'about' if status.round is None else 'after'} {clock}"
 

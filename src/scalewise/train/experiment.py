@@ -177,6 +177,8 @@ _NOT_LOGGED = re.compile(r"conditioned on metric `?([^\s`]+)")
 def why_not_logged(error: Exception, cell: CellConfig, missing: Mapping[str, str]) -> str:
     """Why a metric did not come that Lightning's ``error`` waited for; empty if nothing tells."""
     absent = _NOT_LOGGED.search(str(error))
+    if absent and absent[1].startswith("train"):
+        return "no step of training logged it; allowed: a metric that is logged"
     if absent is None or not (cell.unscored or of_validation(absent[1])):
         return ""
     early = "no validation logged it by then; allowed: a metric that is logged, or max_epochs=1"

@@ -156,8 +156,7 @@ class Monitor(pl.Callback):
         recorder = self._end(trainer)
         if recorder is None or self._records is None:
             return
-        message = self._records.fail(exception, recorder.steps.steps)
-        if message is not None:
+        if message := self._records.fail(exception, recorder.steps.steps):
             _log.warning(message)
         recorder.abandon()
         if self._mirror is not None:

@@ -275,6 +275,8 @@ def test_counter_readings_in_between_are_each_kept_to() -> None:
          "not supported (GPU 0)"),
         ({0: 9000.0, 5: 10.0, 10: 510.0}, {}, (102.0, 103.0), (100.0, "power samples"),
          "it was reset while the run lasted"),
+        *(({0: 9000.0, 5: still, 10: still}, {}, (106.0, 108.0), (200.0, "power samples"),
+           "it stood still while the run lasted") for still in (9000.0, 9500.0)),
         ({5: 500.0}, {}, (102.0, 106.0), (400.0, "power samples"), "it was read 1 times"),
         ({}, {}, (102.6, 103.4), (None, None), "it was read 0 times"),  # one sample of power
     ],

@@ -41,10 +41,8 @@ def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
     new = [replace(s, commit="bbbbbbbbbbbb") for s in (Spec(), DDP)]
     b = swept(tmp_path / "b", *runs(*new, factors=STEADY[:count], slower=slower))
     found = compare(a, b, "code")
-    assert {(m.label, m.change) for m in found.matches} == {
-        ("large single x1", "undecided"),
-        ("large ddp x2", "undecided"),
-    }
+    told = {match.label: match.change for match in found.matches}
+    assert told == dict.fromkeys(("large single x1", "large ddp x2"), "undecided")
     text = "\n".join(comparison_section(found).texts)
     assert f": undecided: {said} runs; a verdict" in text
 
@@ -56,6 +54,10 @@ def test_a_second_difference_refuses(tmp_path: Path) -> None:
     assert found.matches == ()
     assert "device: NVIDIA H200 against NVIDIA A10G" in found.unmatched[0].reason
     assert len(compare(a, swept(tmp_path / "c", Spec(device_name="A10G")), "gpu").matches) == 1
+    heads = {"d": {"_target_": "m.A"}, "e": {"_target_": "m.B", "width": 8}}
+    d, e = (swept(tmp_path / name, Spec(config={"head": own})) for name, own in heads.items())
+    (other,) = compare(d, e, "gpu").unmatched
+    assert other.reason.endswith(" differs in head._target_: m.A against m.B"), "and no width"
 
 
 def test_a_row_is_matched_with_the_one_that_differs_least_in_what_is_freed(tmp_path: Path) -> None:

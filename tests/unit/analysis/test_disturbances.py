@@ -315,10 +315,8 @@ SINGLE, TWO = Spec(kind="cpu"), replace(DDP, kind="cpu")
 
 def with_crowd(spec: Spec, factors: Sequence[float], *crowded: int) -> list[Spec]:
     """Repeats of which these had others on a third of their cores."""
-    return [
-        replace(one, foreign_cpu=0.33 if one.repeat in crowded else 0.01)
-        for one in repeats(spec, factors)
-    ]
+    every = repeats(spec, factors)
+    return [replace(one, foreign_cpu=0.33 if one.repeat in crowded else 0.01) for one in every]
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,7 @@ def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path:
         said = answers(analyse(load_sweep(tmp_path / objective))).texts
         assert sum(line.startswith("By val/acc") for line in said) == ranked
         assert sum(line.endswith(": add seed=1,2,3.") for line in said) == ranked
+        assert sum(line.startswith("Run: python ") for line in said) == ranked
         vain = [line for line in said if "sweep.objective=val/accuracy" in line]
         assert [line.endswith("allowed: val/acc.") for line in vain] == [True] * (1 - ranked)
 

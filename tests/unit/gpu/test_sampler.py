@@ -225,12 +225,15 @@ def test_cpu_and_memory_of_a_rank_include_its_children() -> None:
         first = reader.read().samples["rank3"]
         time.sleep(0.5)
         second, at_once = (reader.read().samples["rank3"] for _ in range(2))
+        every = [parent.pid, *(p.pid for p in psutil.Process(parent.pid).children(recursive=True))]
+        apart = readers.ProcessReader(lambda: dict(enumerate(every))).read().samples
         parent.stdin.close()
     assert first.utilization_percent is None
     # The parent sleeps: whatever ran was the child. Two cores may be shared with others.
     assert second.utilization_percent is not None and 10 < second.utilization_percent < 110
     assert second.memory_used_mib is not None and second.memory_used_mib > 8
     assert second.power_w is None
+    assert len(apart) == 3 and (apart["rank0"].memory_used_mib or 0) < second.memory_used_mib
     assert at_once.utilization_percent is None, "a window below the kernel's ticks says nothing"
     assert at_once.memory_used_mib is not None
 

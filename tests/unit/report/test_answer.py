@@ -303,9 +303,9 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
     assert answers(found).texts[-1] == f"{len(remark_lines(found))} remarks are in the report."
 
 
-@pytest.mark.parametrize(("ended", "said"), [(3, "(in 6 of 6 runs)"), (1, "(in 4 of 4 runs)")])
+@pytest.mark.parametrize("ended", [3, 1])
 def test_a_remark_on_several_configurations_counts_the_runs_of_all_that_ended(
-    tmp_path: Path, ended: int, said: str
+    tmp_path: Path, ended: int
 ) -> None:
     single = repeats(Spec())
     single[ended:] = [replace(one, outcome="failed") for one in single[ended:]]
@@ -313,7 +313,7 @@ def test_a_remark_on_several_configurations_counts_the_runs_of_all_that_ended(
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=40))
     found = analyse(load_sweep(path))
     (line,) = (one for one in remark_lines(found) if one.first.code == "untrained")
-    assert len(line.about) == 2 and line.text.endswith(said)
+    assert len(line.about) == 2 and not line.text.endswith(" runs)"), "it holds of all"
 
 
 def test_an_open_verdict_begins_with_who_held_the_cores(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
     assert estimate(one.estimate("step_time_ms")) + " ms a step" in first
     assert "samples/s" not in first
     said = [text.partition(": ")[2] for text in answers(found).texts]
-    assert [said.count(f"{why} (in 3 of 3 runs).") for why in "xy"] == [1, 1]
+    assert [said.count(f"{why}.") for why in "xy"] == [1, 1]
     with pytest.raises(ConfigError, match="found one without samples/s: within a graph"):
         advise(found, None)
 

@@ -78,9 +78,10 @@ def test_no_total_is_claimed_while_rounds_may_be_added() -> None:
     assert "done" not in left_words(sweep((), 0.5, round=3))
 
 
-@pytest.mark.parametrize(("last", "held"), [("running", False), ("waiting", True)])
-def test_a_sweep_is_watched_as_long_as_somebody_runs_it(last: State, held: bool) -> None:
+@pytest.mark.parametrize("held", [False, True, None])
+def test_a_sweep_is_watched_as_long_as_somebody_runs_it(held: bool | None) -> None:
     """One that was killed leaves cells that wait, and do not start."""
+    last: State = "running" if held is False else "waiting"
     killed = replace(sweep(), cells=(cell("done"), cell("waiting")))
     found = [replace(killed, cells=(cell("done"), cell(last)), held=held), killed]
     reader: Any = SimpleNamespace(read=iter(found * 2).__next__)

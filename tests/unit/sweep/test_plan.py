@@ -30,10 +30,8 @@ def test_the_same_requests_give_the_same_cells_in_any_order(requests: list[Reque
 
 def test_a_pair_runs_side_by_side_in_every_round() -> None:
     """Single device and both of its partners, whatever runs between one workload and the next."""
-    strategies = [
-        ("strategy=single",),
-        *(("strategy=ddp", f"strategy.devices={n}") for n in (2, 4)),
-    ]
+    ddp = (("strategy=ddp", f"strategy.devices={n}") for n in (2, 4))
+    strategies = [("strategy=single",), *ddp]
     asked_for = [
         asked("repeats=5", f"seed={seed}", *one) for seed in (1, 2, 3) for one in strategies
     ]

@@ -57,6 +57,8 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     assert cells["done"].elapsed_s == ending.elapsed_s == pytest.approx(10.0)
     assert ending.finished_at - ending.started_at == pytest.approx(10.0)
     assert cells["waiting"].step is None
+    sweep.cell("failed").queued_path.touch()
+    assert states(sweep)["failed"].state == "waiting", "it is to run again, whoever ended the sweep"
 
 
 def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(
@@ -231,6 +233,7 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
         ("exception", "/own/new.py:1", "mend /own/new.py:1, then", ""),
         *(("exception", at, "mend it, then", "") for at in (None, status_view.__file__)),
         *(("peer", None, "finish it", ""), ("supervisor_lost", None, "finish it", "")),
+        ("signal", None, "try again what was killed", ""),
     ],
 )
 def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew(
@@ -238,7 +241,7 @@ def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew
 ) -> None:
     done = sweep.cell("done")
     done.save_provenance(replace(done.load_provenance(), code={CLASS_FILES: {"my.py": "0"}}))
-    endings = [Ending("interrupted"), Ending("failed", cause, raised_at=raised_at)]
+    endings = [Ending("interrupted"), Ending("failed", cause, exit_code=-9, raised_at=raised_at)]
     way, *cost = way_to_finish(sweep.path, endings).splitlines()
     assert way == f"{first}: scalewise resume {sweep.path}{anew}"
     assert bool(cost) == (bool(anew) or first == "mend it, then")

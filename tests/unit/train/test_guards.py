@@ -160,6 +160,7 @@ def test_after_training_what_there_is_to_score_is_asked_for_once(given: Any) -> 
     ("typed", "metric", "why"),
     [
         ("validation=end", "f1", "validation=end, which"),
+        ("validation=end", "train_los", "no step of training"),
         ("validation=epoch", "val-f1", "no set"),
         ("validation=epoch", "f1", ""),
     ],

@@ -101,9 +101,9 @@ def kept_checkpoints(
 ) -> tuple[KeptCheckpoint, ...]:
     """The best checkpoint of each callback that keeps any; paths below ``folder`` are relative.
 
-    ``missing`` is told of one that waited for its metric in vain.
+    ``missing`` is told of those that waited for their metrics in vain.
     """
-    own, kept = folder.resolve(), []
+    own, kept, in_vain = folder.resolve(), [], []
     for one in trainer.checkpoint_callbacks:  # of classes of the user's too
         by, monitor = type(one).__name__, getattr(one, "monitor", None)
         path = Path(str(getattr(one, "best_model_path", "") or ""))
@@ -113,6 +113,8 @@ def kept_checkpoints(
             value = None if score is None else finite_or_none(float(score))
             kept.append(KeptCheckpoint(by, str(inside), monitor, value))
         elif monitor not in (None, *trainer.callback_metrics) and getattr(one, "save_top_k", True):
-            came = ", ".join(trainer.callback_metrics) or "nothing"
-            missing["checkpoint"] = f"{by} waited for {monitor}; logged by then: {came}"
+            in_vain.append(f"{by} waited for {monitor}")
+    if in_vain:
+        came = ", ".join(trainer.callback_metrics) or "nothing"
+        missing["checkpoint"] = f"{' and '.join(in_vain)}; logged by then: {came}"
     return tuple(kept)

@@ -95,7 +95,7 @@ class Monitor(pl.Callback):
             raise RuntimeError("Monitor.sweep_folder is known once training has begun")
         return self._sweep_folder
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
         tuned = any(getattr(one, "_early_exit", False) for one in trainer.callbacks)
         if stage != "fit" or tuned:
             return
@@ -162,7 +162,7 @@ class Monitor(pl.Callback):
         if self._mirror is not None:
             self._mirror.let_go()
 
-    def _end(self, trainer: pl.Trainer) -> CellRecorder | None:
+    def _end(self, trainer: Any) -> CellRecorder | None:
         """The fit that was recorded is over; returns what recorded it, if one was."""
         recorder, self._recorder = self._recorder, None
         trainer.callbacks = [one for one in trainer.callbacks if one is not recorder]

@@ -221,10 +221,11 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
     if (ran := first.execution) and ran.fell_back_because is not None:
         figures = {"ran": ran.ran, "requested": ran.requested, "because": ran.fell_back_because}
         yield Remark("fell_back", figures)
-    by_others = config.setting("script.command") is not None
     # Whoever wrote it knows nothing of what could have been seen.
-    is_told = by_others or config.setting("dataset.name") == "own"
+    is_told = bool(config.setting("script.command")) or config.setting("dataset.name") == "own"
     for name, why in first.missing.items():
+        if name == "shard_audit" and run.shards is None:
+            continue  # a rank alone has nobody who could feed the same
         if f"no_{name}" in WORDS:
             yield Remark(f"no_{name}", {"why": why})
         elif is_told:

@@ -158,7 +158,8 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
         return (
             f"{name}: unknown key{closest(last, allowed)}; allowed: the keys that --cfg job shows"
         )
-    hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
+    also = [f"or +{name}=VALUE, an argument of its class"] if "_target_" in allowed else []
+    hint = f"; allowed: {', '.join(allowed + also)}" if allowed else ""
     return f"{name}: unknown key{closest(last, allowed)}{hint}"
 
 

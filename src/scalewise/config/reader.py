@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scalewise.config.cell import DEFAULT_MEASURE, CellConfig, default_project
-from scalewise.config.components import component_of
+from scalewise.config.components import component_of, options_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE
 from scalewise.config.rehearsal import NO_REHEARSAL
@@ -59,6 +59,8 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
     data = {k: v for k, v in plain.items() if k != "experiment" and (k, v) != ("devices", None)}
     if "loader" in data:
         raise ConfigError("loader: unknown key; the loader's settings are dataset.loader.*")
+    for key in [k for k, value in data.items() if isinstance(value, str) and options_of(k)]:
+        _group(data, key)
     try:
         data["dataset"] = dataset = dict(_group(data, "dataset"))
         data["loader"] = dataset.pop("loader", {})
@@ -79,7 +81,10 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
 def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     group = data.get(key)
     if not isinstance(group, Mapping):
-        raise ConfigError(f"{key}: found {group!r}; allowed: an option of the group {key!r}")
+        raise ConfigError(
+            f"{key}: found {group!r}; allowed: an option of the group {key!r}: {key}=NAME typed, "
+            f"or - override /{key}: NAME in the defaults of an experiment file"
+        )
     return group
 
 

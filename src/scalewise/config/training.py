@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -23,6 +24,8 @@ _NAMES = words_beside(__file__, dict[str, Any])
 _MODES: Mapping[str, Mode] = {
     word: mode for mode, words in _NAMES["metrics"].items() for word in words
 }
+NEEDLESS: tuple[str, ...] = tuple(_NAMES["callbacks"]["needless"])
+"""Callbacks of Lightning's whose work a cell or a sweep does."""
 PASSED: tuple[str, ...] = tuple(_NAMES["trainer"]["passed"])
 """Arguments of Lightning's Trainer that a cell hands on."""
 INSTEAD: Mapping[str, str] = _NAMES["trainer"]["instead"]
@@ -104,7 +107,7 @@ def _with_class(key: str, group: object, option: str) -> Mapping[str, Any]:
 def _callback(key: str, group: object) -> Component:
     component = component_of(key, _with_class(key, group, "callbacks=NAME of an option"))
     package, _, path = component.target.partition(".")
-    if package in _LIGHTNING and path.rpartition(".")[2] in _NAMES["callbacks"]["needless"]:
+    if package in _LIGHTNING and path.rpartition(".")[2] in NEEDLESS:
         raise ConfigError(
             f"{key}: found {component.target}; allowed: nothing, a cell does its work"
         )
@@ -177,6 +180,14 @@ def trainer_arguments(given: object) -> dict[str, Any]:
                 f"trainer.{name}: unknown key{closest(name, known)}; allowed: {', '.join(PASSED)}"
             )
     return {str(name): value for name, value in given.items() if name != "_target_"}
+
+
+def explain(error: Exception) -> str:
+    """What of a user's code to change for a cell, where that is known of ``error``; else empty."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    words = f"{error} {last.line}"
+    found = (why for known, why in _NAMES["errors"].items() if re.search(known, words))
+    return str(next(found, "")).format(at=f"{last.filename}:{last.lineno}")
 
 
 def check_training(cell: CellConfig) -> None:

@@ -71,8 +71,8 @@ _FAULTS = (
     "counted_batch", "unsynchronised_timing",
 )  # fmt: skip
 """Remarks on what is to be mended: the gravest is told, whatever else is."""
-_UNDONE = ("no_checkpoint", "no_validation")
-"""Remarks on what a run was to do beside training: each is told with its reason."""
+_UNDONE = ("no_callback", "no_checkpoint", "no_shard_audit", "no_validation")
+"""Remarks on what was to be done beside training: each is told with its reason."""
 
 
 @functools.lru_cache(maxsize=1)

@@ -200,7 +200,7 @@ def front_page(analysis: Analysis) -> list[Section]:
     picture = Picture("answer.png", "Speedup of every run in the bands of its verdict, and cost")
     alarms = tuple(one for one in of_head.blocks if isinstance(one, Lines) and one.tone == "alarm")
     facts = tuple(one for one in of_head.blocks if one not in alarms)
-    grave = [one.brief for one in remark_lines(analysis) if one.gravity != "note"]
+    found = [one.brief for one in remark_lines(analysis)]
     parts = (
         replace(of_head, blocks=alarms),
         replace(answer, blocks=(*answer.blocks, picture)) if answer.blocks else answer,
@@ -208,7 +208,7 @@ def front_page(analysis: Analysis) -> list[Section]:
         _learned(analysis),
         _scaling(analysis),
         _losses(analysis),
-        section("remarks", "Remarks", *_first(grave, "remarks")),
+        section("remarks", "Remarks", *_first(found, "remarks")),
         section("made", "Where the rest is", *facts, *_links(analysis)),
     )
     return list(_explained([part for part in parts if part.blocks]))

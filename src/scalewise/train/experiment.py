@@ -20,7 +20,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
-from scalewise.config import CellConfig, ConfigError, instantiate, of_validation, rehearsed
+from scalewise.config import CellConfig, ConfigError, explain, instantiate, of_validation, rehearsed
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import build_data, build_module, build_strategy, check_test, data_share
 from scalewise.train.callbacks import CellTrainer, OwnFolder, can_score, note_unscored
@@ -36,7 +36,7 @@ from scalewise.train.execution import (
 from scalewise.train.length import RunLength, raise_it
 from scalewise.train.provenance import note_imported
 from scalewise.train.rank import RankContext, join, settle_device
-from scalewise.train.recording import CellRecorder
+from scalewise.train.recording import CellRecorder, bring_once
 
 
 def run(
@@ -69,6 +69,7 @@ def run(
         folder, rank.device, untimed, cell.log_every_n_steps, share, cell.profile
     )
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
+    bring_once(module, recorder.steps.missing)
     trainer = build_trainer(cell, rank, recorder, module, data)
     execution.attach(trainer, recorder)
     if cell.ends_by_time:
@@ -88,7 +89,9 @@ def run(
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)
             trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
-    except (RuntimeError, MisconfigurationException) as error:
+    except (AttributeError, RuntimeError, TypeError, MisconfigurationException) as error:
+        if why := explain(error):
+            raise ConfigError(why) from error
         if _UNUSED in str(error):
             raise ConfigError(_unused_parameters(module)) from error
         if why := why_not_logged(error, cell, recorder.steps.missing):

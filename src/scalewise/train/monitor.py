@@ -32,7 +32,7 @@ from scalewise.train.recording import CellRecorder, planned_steps
 _log = logging.getLogger(__name__)
 
 
-class Monitor(CellRecorder):
+class Monitor(pl.Callback):
     """Records a ``Trainer.fit`` of any LightningModule, on any strategy, as scalewise cells are.
 
         trainer = Trainer(callbacks=[scalewise.Monitor()])
@@ -44,7 +44,7 @@ class Monitor(CellRecorder):
     when the fit begins and when it ends.
 
     Put it first among the callbacks: what the others take then counts as ``other``. One Monitor
-    records one fit.
+    records its first fit, as long as that lasts; those of Lightning's ``Tuner`` do not count.
 
     Args:
         folder: where the records go; a new folder below ``multirun/`` by default.
@@ -76,9 +76,8 @@ class Monitor(CellRecorder):
         require("interval_s", interval_s, interval_s >= 0.1, "0.1 or more")
         known = not isinstance(tracking, str) and set(tracking) <= set(TRACKERS)
         require("tracking", tracking, known, f"a list of {' and '.join(TRACKERS)}")
-        super().__init__(
-            CellFolder(Path()), DeviceInfo("cpu", "unknown"), warmup_steps, log_every_n_steps
-        )
+        self._warmup_steps = warmup_steps
+        self._log_every_n_steps = log_every_n_steps
         self._sweep_folder = None if folder is None else Path(folder)
         self._sample_devices = devices
         self._interval_s = interval_s
@@ -86,6 +85,7 @@ class Monitor(CellRecorder):
         self._name = name
         self._mirror: Mirror | None = None
         self._records: FitRecords | None = None
+        self._recorder: CellRecorder | None = None  # a callback too, as long as the fit lasts
         self._devices: tuple[DeviceInfo, ...] = ()
 
     @property
@@ -95,67 +95,78 @@ class Monitor(CellRecorder):
             raise RuntimeError("Monitor.sweep_folder is known once training has begun")
         return self._sweep_folder
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if stage != "fit":
+    def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
+        tuned = any(getattr(one, "_early_exit", False) for one in trainer.callbacks)
+        if stage != "fit" or tuned:
             return
         if self._records is not None:
-            raise RuntimeError("Monitor: found a second fit; allowed: one; make a new Monitor()")
+            rank_zero_info("scalewise: this fit is not recorded: a Monitor records its first one")
+            return
         chosen = self._sweep_folder or new_sweep_folder()
         mine = ("", "")
         if trainer.is_global_zero:
             mine = (str(chosen.resolve()), own_folder(chosen, self._name))
-        folder, name = trainer.strategy.broadcast(mine)
-        self._sweep_folder = Path(folder)
-        for part in (self, self.steps, self.metrics, self.shards):
-            part.folder = CellFolder(self._sweep_folder / name)
-        self.device = live_device(trainer.strategy.root_device)
-        self._devices = gathered(self.device, trainer.world_size)
-        self._records = FitRecords(self.folder, trainer.global_rank)
+        parent, name = trainer.strategy.broadcast(mine)
+        self._sweep_folder = Path(parent)
+        folder, device = CellFolder(Path(parent) / name), live_device(trainer.strategy.root_device)
+        self._devices = gathered(device, trainer.world_size)
+        self._records = FitRecords(folder, trainer.global_rank)
         if trainer.is_global_zero:
             self._records.begin(self._devices)
-        super().setup(trainer, pl_module, stage)
+        self._recorder = CellRecorder(folder, device, self._warmup_steps, self._log_every_n_steps)
+        # After this one: Lightning, which goes through them now, sets it up next.
+        trainer.callbacks.insert(trainer.callbacks.index(self) + 1, self._recorder)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert self._records is not None
+        if self._recorder is None or self._records is None:
+            return
         pids, here = gathered(os.getpid(), trainer.world_size), ranks_here(trainer)
         if trainer.is_global_zero:
-            config = describe_fit(trainer, pl_module, self.steps.warmup_steps, self._trackers)
+            config = describe_fit(trainer, pl_module, self._warmup_steps, self._trackers)
             self._records.repeat_of(config, trainer.world_size)
             self._records.tell_host(here, self._devices)
             if self._trackers:
                 self._mirror = Mirror(self.sweep_folder, _log.warning)
             planned = planned_steps(trainer)
             rank_zero_info(
-                f"scalewise: records go to {from_here(self.folder.path)}; the first "
-                f"{self.steps.warmup_steps} steps{f' of {planned}' if planned else ''} are warm-up "
+                f"scalewise: records go to {from_here(self._recorder.folder.path)}; the first "
+                f"{self._warmup_steps} steps{f' of {planned}' if planned else ''} are warm-up "
                 "and not timed"
             )
         if trainer.local_rank == 0 and self._sample_devices:
             self._records.sample(here, self._devices, pids, self._interval_s)
-        super().on_train_start(trainer, pl_module)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert self._records is not None
+        recorder = self._end(trainer)
+        if recorder is None or self._records is None:
+            return
         self._records.stop_sampling()
-        self.close(trainer, pl_module)
+        recorder.close(trainer, pl_module)
         trainer.strategy.barrier("scalewise-monitor")
         if trainer.is_global_zero:
-            ranks = tuple(self.folder.load_rank(rank) for rank in range(trainer.world_size))
+            ranks = tuple(recorder.folder.load_rank(rank) for rank in range(trainer.world_size))
             self._records.finish(ranks, strategy_name(trainer))
             if self._mirror is not None:
                 self._mirror.finish()
-            rank_zero_info(self._records.result_in_brief(self.steps.steps, self.steps.warmup_steps))
+            rank_zero_info(self._records.result_in_brief(recorder.steps.steps, self._warmup_steps))
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        if self._records is not None:
-            message = self._records.fail(exception, self.steps.steps)
-            if message is not None:
-                _log.warning(message)
-        self.abandon()
+        recorder = self._end(trainer)
+        if recorder is None or self._records is None:
+            return
+        if message := self._records.fail(exception, recorder.steps.steps):
+            _log.warning(message)
+        recorder.abandon()
         if self._mirror is not None:
             self._mirror.let_go()
+
+    def _end(self, trainer: Any) -> CellRecorder | None:
+        """The fit that was recorded is over; returns what recorded it, if one was."""
+        recorder, self._recorder = self._recorder, None
+        trainer.callbacks = [one for one in trainer.callbacks if one is not recorder]
+        return recorder
 
 
 _STRATEGIES: Mapping[type, str] = {

@@ -290,6 +290,7 @@ def test_a_sweep_without_a_comparison_says_why(
 def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [*repeats(Spec()), *repeats(DDP)])
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=1))
+    edit_ranks(path, lambda rank: rank["missing"].update(shard_audit="a stream"))
     found = analyse(load_sweep(path))
     (lines,) = blocks(found)
     said = re.fullmatch(r"Doubt \((\d) more in the report\): 2 devices: 1 of 60 .*", lines[-1].text)
@@ -297,6 +298,8 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
     assert len(lines) <= 4
     (both,) = (one for one in remark_lines(found) if one.first.code == "few_untrained")
     assert both.names == "large ddp x2, large single x1"
+    (fed,) = (one for one in remark_lines(found) if one.first.code == "no_shard_audit")
+    assert fed.names == "large ddp x2", "one rank alone feeds what no other does"
     assert answers(found).texts[-1] == f"{len(remark_lines(found))} remarks are in the report."
 
 

@@ -226,14 +226,11 @@ def test_samples_with_an_index_are_recorded(tmp_path: Path) -> None:
     assert len(_Listening([[0, 1], [2, 3], [4]])) == 3, "a loader has as many batches as before"
 
 
-NOT_BY_INDEX = "so which samples a rank fed is not known by index"
-
-
 @pytest.mark.parametrize(
     ("loader", "said"),
     [
-        (DataLoader(Stream(), batch_size=2), f"from Stream, an IterableDataset, {NOT_BY_INDEX}"),
-        (torch.zeros(5, 2, 2), f"from Tensor without a batch sampler, {NOT_BY_INDEX}"),
+        (DataLoader(Stream(), batch_size=2), "from Stream, an IterableDataset"),
+        (torch.zeros(5, 2, 2), "from Tensor without a batch sampler"),
         (
             DataLoader(ByName(torch.zeros(SAMPLES)), batch_sampler=NAMES),
             "what the batch sampler drew is no record: ValueError: invalid literal",

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.demos.boring_classes import BoringModel, RandomDataset
+from pytorch_lightning.tuner import Tuner
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
@@ -124,6 +126,17 @@ def test_a_script_that_raises_is_recorded_and_says_where(
     assert f"no result: {said}. What was recorded: scalewise report {tmp_path}" in caplog.text
 
 
+def test_the_first_fit_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module, trainer = BoringModel(), small_trainer(max_steps=9, callbacks=[Monitor("mine")])
+    Tuner(trainer).lr_find(module, num_training=5, update_attr=False)
+    for act in (trainer.validate, trainer.fit, trainer.test, trainer.fit):
+        act(module)
+    cell = read(tmp_path / "mine")
+    assert (cell.state, len(cell.steps[0]), cell.problems) == ("done", 9, ())
+    assert not (tmp_path / "metrics").exists(), "nothing beside its folder"
+
+
 def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path: Path) -> None:
     begun = threading.Barrier(8)
 
@@ -134,11 +147,8 @@ def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path
         records.repeat_of({"all": "the same"}, 1)
         records.end()
 
-    scripts = [threading.Thread(target=begin) for _ in range(8)]
-    for script in scripts:
-        script.start()
-    for script in scripts:
-        script.join()
+    with ThreadPoolExecutor(8) as scripts:
+        [*scripts.map(lambda _: begin(), range(8))]
     planned = SweepFolder(tmp_path).load_plan().cells
     assert len({cell.name for cell in planned}) == 8
     assert sorted(cell.repeat for cell in planned) == list(range(8))

@@ -11,18 +11,19 @@ from unittest.mock import Mock
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback
+from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback, LearningRateMonitor
 from pytorch_lightning.demos.boring_classes import BoringModel, RandomDataset
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from fakes.recorded import rank_summary
 from fakes.small_fit import composed_cell, small_trainer
-from scalewise.config import ConfigError
+from scalewise.config import ConfigError, explain
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import experiment
 from scalewise.train.callbacks import OwnFolder, build_schedule, can_score, note_unscored
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
+from scalewise.train.recording import bring_once
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -175,6 +176,18 @@ def test_lightnings_error_gets_the_reason_that_a_metric_did_not_come(
     assert found.startswith(why) and bool(found) == bool(why)
     assert bool(experiment.why_not_logged(caught.value, cell, {})) == bool(why)
     assert not experiment.why_not_logged(RuntimeError("other"), cell, missing)
+
+
+def test_what_a_cell_has_not_or_does_itself_is_told_to_a_module_of_ones_own() -> None:
+    module, missing = BoringModel(), dict[str, str]()
+    module.configure_callbacks = lambda: [LearningRateMonitor(), EarlyStopping("f1")]
+    bring_once(module, missing)
+    (kept,) = module.configure_callbacks()
+    assert [kept] == module.configure_callbacks() and isinstance(kept, EarlyStopping)
+    assert "LearningRateMonitor" in missing["callback"]
+    with pytest.raises(AttributeError) as caught:
+        module.logger.experiment.log({})
+    assert f"{__file__}:" in explain(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
+from scalewise.config import NEEDLESS
 from scalewise.records import EarlyStop, KeptCheckpoint, finite_or_none
 
 STEP_HOOKS = (
@@ -25,6 +26,19 @@ _BETWEEN_STEPS = ("on_validation_end", "on_train_epoch_end", "on_train_epoch_sta
 
 def acts_in(callback: pl.Callback, hooks: Sequence[str]) -> list[str]:
     return [hook for hook in hooks if is_overridden(hook, callback, pl.Callback)]
+
+
+def bring_once(module: Any, missing: dict[str, str]) -> None:
+    """Ask ``configure_callbacks`` once for all of a cell, and leave out what a cell does itself."""
+    bring = functools.cache(module.configure_callbacks)
+
+    def brought() -> list[pl.Callback]:
+        every = bring() if isinstance(bring(), Sequence) else [bring()]
+        if left := {type(one).__name__ for one in every}.intersection(NEEDLESS):
+            missing["callback"] = f"a cell does the work of {', '.join(sorted(left))}"
+        return [one for one in every if type(one).__name__ not in left]
+
+    module.configure_callbacks = brought
 
 
 class CallbackTimes:

@@ -203,8 +203,7 @@ class CellRecorder(pl.Callback):
             self.metrics.append_logged(trainer)
             self.callbacks.restart_step()
             self.steps.end_validation()
-        if self._heartbeat is not None:
-            self._heartbeat.beat(self.steps.steps, self.steps.samples)
+        self.on_validation_batch_end(trainer)
 
     def on_validation_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         # Scoring is progress too: without a beat a long validation would look like a hang.

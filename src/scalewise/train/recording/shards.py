@@ -111,10 +111,7 @@ class ShardRecorder:
         try:
             source = _not_by_index(loader)
             if source:
-                self.missing["shard_audit"] = (
-                    f"the training data comes from {source}, "
-                    "so which samples a rank fed is not known by index"
-                )
+                self.missing["shard_audit"] = f"the training data comes from {source}"
                 return
             assert isinstance(loader, DataLoader) and isinstance(loader.dataset, Sized)
             self._dataset_size = len(loader.dataset)

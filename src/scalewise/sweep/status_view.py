@@ -187,7 +187,9 @@ def _table(cells: Sequence[CellStatus]) -> Table:
 def _step(cell: CellStatus) -> str:
     if cell.state == "running" and not cell.step:
         return "starting"
-    total = f"/{cell.total_steps}" if cell.state == "running" and cell.total_steps else ""
+    # A program that decides on its end may go on beyond what it meant to take.
+    bounded = cell.state == "running" and (cell.total_steps or 0) >= (cell.step or 0)
+    total = f"/{cell.total_steps}" if bounded and cell.total_steps else ""
     return "" if cell.step is None else f"step {cell.step}{total}"
 
 

@@ -142,6 +142,7 @@ def test_a_terminal_of_few_lines_keeps_the_counts() -> None:
     [
         ([], 8130.0, "about 2 h 15 min left"),
         (RUNNING[:1], 30.0, "1 running, about 30.0 s left: step 84/120"),
+        ([cell("running", step=121)], 0.5, "1 running, nearly done: step 121"),
         (RUNNING[:1], 8130.0, "1 running, about 2 h 15 min left"),  # with the step it has no room
         (RUNNING, 30.0, "2 running, about 30.0 s left"),
     ],

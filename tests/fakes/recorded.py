@@ -260,7 +260,8 @@ def _provenance(spec: Spec) -> Provenance:
     gpu = spec.kind == "cuda"
     return provenance(
         tuple(_device(spec, r) for r in range(spec.devices)), host=spec.host, packages=PACKAGES,
-        code=_code(spec), driver="570.86.15" if gpu else None, cuda="12.8" if gpu else None,
+        command=("train.py", *spec.typed), code=_code(spec),
+        driver="570.86.15" if gpu else None, cuda="12.8" if gpu else None,
         nccl="2.26.2" if gpu else None, emulated=spec.emulated, data=spec.data,
         protocol=spec.protocol, started=spec.started, not_forked=spec.not_forked,
     )  # fmt: skip

@@ -40,7 +40,7 @@ from scalewise.analysis.statistics import (
     estimate_runs,
 )
 from scalewise.analysis.steps import RankAnatomy, mean_anatomy, mean_of_known, pipeline_of
-from scalewise.config import config_id, pasteable
+from scalewise.config import NOT_PASTED, config_id, pasteable
 from scalewise.records import CellResult, RankSummary, RehearsalRecord
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
@@ -163,8 +163,10 @@ class Configuration:
     def on_both(self) -> str:
         """What one types for this script on one device and on several, as it was asked for."""
         both = f"devices=1,{max(2, self.devices or 2)}"
-        typed = (w for w in self.cells[0].planned.overrides if not w.startswith("devices="))
-        return pasteable("", [both, *typed], str(self.setting("script.command")))
+        cell = self.cells[0]
+        typed = cell.provenance.command[1:] if cell.provenance else cell.planned.overrides
+        kept = (word for word in typed if not word.startswith(("devices=", *NOT_PASTED)))
+        return pasteable("", [both, *kept], str(self.setting("script.command")))
 
     @property
     def makes_own_batches(self) -> bool:

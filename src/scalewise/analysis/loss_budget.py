@@ -152,7 +152,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
             ms / measured_ms,
             _CAUSES[cause].evidence.format(ms=parts.get(cause, 0.0), **figures),
             rank if cause == "waiting" else None,
-            config.has_own_settings,
+            config.started_by == "script",
         )
         for cause, ms in causes.items()
         if ms != 0.0
@@ -250,7 +250,7 @@ def _callbacks_words(measured: Measured) -> str:
 
 def _between_words(config: Configuration) -> str:
     """A script may reduce its gradients there, where no hook sees it."""
-    if not config.has_own_settings:
+    if config.started_by != "script":
         return "the loop and hooks take"
     reduced = config.devices == 1 or any(r.communication for r in config.rank_summaries)
     own = "" if reduced else ", its communication perhaps among it,"

@@ -98,7 +98,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             return _remedy(config, "transfer_between_cpus", loss)
         case "waiting" if loss.rank is not None:
             return _remedy(config, "waiting_for_one", loss)
-        case "between_steps" if config.has_own_settings:
+        case "between_steps" if loss.by_script:
             return Remedy("")  # nobody knows what its loop does
         case cause:
             return _remedy(config, cause, loss)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
+from typing import Final
 
 from scalewise.config.errors import ConfigError
 
@@ -85,6 +86,10 @@ class ScriptConfig:
 
 
 _OPTIONS = {"devices": "--devices", "measure.min_time_s": "--time", "repeats": "--repeats"}
+
+NOT_PASTED: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=",
+                     "sweep.rerun=", "sweep.extend=", "sweep.doctor=")  # fmt: skip
+"""A command to paste makes a folder of its own; the last is of earlier versions."""
 
 
 def pasteable(program: str, overrides: Sequence[str], script: str | None) -> str:

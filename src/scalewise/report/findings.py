@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import PurePath
-from typing import Final
 
 from scalewise.analysis import (
     VERDICT_RUNS,
@@ -36,7 +35,7 @@ from scalewise.analysis import (
     samples_per_s,
     work_remedy,
 )
-from scalewise.config import pasteable
+from scalewise.config import NOT_PASTED, pasteable
 from scalewise.host import from_here, plural
 from scalewise.records import SweepFolder
 from scalewise.report.sections import (
@@ -56,9 +55,6 @@ WORTH_A_ROW = 0.01
 """Share of the step below which a loss stands in the files alone."""
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
-_NOT_PASTED: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=",
-                          "sweep.rerun=", "sweep.extend=", "sweep.doctor=")  # fmt: skip
-"""A command to paste makes a folder of its own; the last is of earlier versions."""
 
 
 def command(analysis: Analysis, override: str = "") -> str:
@@ -97,7 +93,7 @@ def _to_paste(analysis: Analysis, typed: Sequence[str]) -> str:
         return ""
     program = PurePath(typed[0]).name
     program = f"python {program}" if program.endswith(".py") else program
-    typed_words = [word for word in typed[1:] if not word.startswith(_NOT_PASTED)]
+    typed_words = [word for word in typed[1:] if not word.startswith(NOT_PASTED)]
     script = next((c.setting("script.command") for c in analysis.configurations), None)
     return pasteable(program, typed_words, script).rstrip()
 

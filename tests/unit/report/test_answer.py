@@ -470,9 +470,10 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
 def test_a_script_without_the_other_side_is_asked_for_both(
     tmp_path: Path, ran: Spec, devices: str
 ) -> None:
-    typed = tuple(words_of(["python", "train.py"], "1", "9", "auto", ["sweep.retries=0"])[1:])
+    settings = ["seed=1,2", "sweep.resume=/home/a"]
+    typed = tuple(words_of(["python", "train.py"], "1", "9", "auto", settings))
     script = replace(ran, config={"script": {"command": "python train.py --lr 0.1"}}, typed=typed)
     (said,) = [one for one in answers(analysed(tmp_path, script)).texts if "one device" in one
                or "several devices" in one]  # fmt: skip
-    assert f"(scalewise run --devices {devices} " in said
-    assert "--time 9 --set sweep.retries=0 -- python train.py --lr 0.1)" in said
+    command = f"--devices {devices} --time 9 --set seed=1,2 -- python train.py --lr 0.1"
+    assert f"(scalewise run {command})" in said

@@ -50,7 +50,7 @@ class Remedy:
     """What to do in few words, where no setting does it."""
 
 
-Where = Literal["half of it pays", "GPUs", "several devices", "threads spin"]
+Where = Literal["automatic steps", "half of it pays", "GPUs", "several devices", "threads spin"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ def _ways(config: Configuration, kind: str, loss: LostTime | None = None) -> Ite
         "half of it pays": lambda: loss is not None and _halving_pays(config, loss),
         "GPUs": lambda: not config.is_cpu,
         "several devices": lambda: config.devices != 1,
+        "automatic steps": lambda: not _optimizes_by_hand(config),
         "threads spin": lambda: _has_spinning_threads(config),
     }
     for way in _KINDS[kind].ways:
@@ -178,6 +179,12 @@ def _computes_what_one_did(config: Configuration) -> bool:
     """Whether each GPU has the samples of a single one, and reduces gradients beside the work."""
     is_replica = config.setting("strategy.kind") == "ddp" and config.devices != 1
     return is_replica and not config.is_cpu and config.setting("scaling") == "weak"
+
+
+def _optimizes_by_hand(config: Configuration) -> bool:
+    """Of a module of one's own, whose steps without a loss are counted unless it does."""
+    own = not str(config.setting("model._target_") or "scalewise.").startswith("scalewise.")
+    return own and all(rank.steps_without_loss is None for rank in config.rank_summaries)
 
 
 def _has_spinning_threads(config: Configuration) -> bool:

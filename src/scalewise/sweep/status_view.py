@@ -151,7 +151,7 @@ def render(status: SweepStatus) -> RenderableType:
         *(Text(text, style="red") for text in ending_lines(ended)),
         *(Text(text, style="yellow") for text in problems),
     ]
-    summary = f"{counts(status)}{more}\n{estimate_line(status)}"
+    summary = f"{status.folder}: {counts(status)}{more}\n{estimate_line(status)}"
     return Group(_table(shown), *lines, Text(summary, style="bold"))
 
 

@@ -236,7 +236,7 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
     faults = [one for one in better if one.cause and one.outcome == "failed" and not mendable(one)]
     if not faults:
         # Whoever sent it, the rank itself perhaps, may do so again.
-        killed = any(one.outcome == "failed" and one.cause == "signal" for one in better)
+        killed = all(one.outcome == "failed" and one.cause == "signal" for one in better)
         return f"{'try again what was killed' if killed else 'finish it'}: {command}"
     own = str(Path(__file__).parents[1])  # which nobody is to mend
     raised = [one.raised_at for one in faults if one.cause in ("exception", "exit")]

@@ -233,7 +233,7 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
         ("exception", "/own/new.py:1", "mend /own/new.py:1, then", ""),
         *(("exception", at, "mend it, then", "") for at in (None, status_view.__file__)),
         *(("peer", None, "finish it", ""), ("supervisor_lost", None, "finish it", "")),
-        ("signal", None, "try again what was killed", ""),
+        ("signal", None, "finish it", ""),
     ],
 )
 def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew(
@@ -246,6 +246,8 @@ def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew
     assert way == f"{first}: scalewise resume {sweep.path}{anew}"
     assert bool(cost) == (bool(anew) or first == "mend it, then")
     assert way_to_finish(sweep.path.with_suffix(".zip"), endings) == ""
+    killed = cause == "signal"
+    assert killed == way_to_finish(sweep.path, endings[1:]).startswith("try again what was killed")
 
 
 def test_a_sweep_that_may_add_rounds_says_which_it_is_in(

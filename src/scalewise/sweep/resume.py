@@ -67,7 +67,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         one.cell_id
         for one in planned
         if is_rerun(one, rerun)
-        or (rerun == "failed" and _has_failed(folder.cell(one.name), one.cell_id))
+        or (rerun == "failed" and cell_state(folder.cell(one.name), one.cell_id).state == "failed")
     }
     if not chosen:
         raise ConfigError(
@@ -77,10 +77,6 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         )
     kept = tuple(c for c in cells if c.planned.cell_id in chosen | done)
     return Selection(kept, frozenset(chosen & done))
-
-
-def _has_failed(folder: CellFolder, cell_id: str) -> bool:
-    return folder.is_queued_again() or cell_state(folder, cell_id).state == "failed"
 
 
 def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:

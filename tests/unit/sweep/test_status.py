@@ -17,9 +17,10 @@ from fakes.recorded import Spec, write_sweep
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
-from scalewise.host import CLASS_FILES, FileLock
+from scalewise.host import CLASS_FILES
 from scalewise.records import Cause, Ending, HeartbeatWriter, RunningAttempt, SweepFolder
 from scalewise.sweep import status_view, way_to_finish
+from scalewise.sweep.resume import lock_folder
 from scalewise.sweep.status import CellStatus, StatusReader
 from scalewise.sweep.status_view import estimate_line, render
 
@@ -58,7 +59,9 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     assert ending.finished_at - ending.started_at == pytest.approx(10.0)
     assert cells["waiting"].step is None
     sweep.cell("failed").queued_path.touch()
-    assert states(sweep)["failed"].state == "waiting", "it is to run again, whoever ended the sweep"
+    with lock_folder(sweep):
+        assert states(sweep)["failed"].state == "waiting", "it is to run again"
+    assert states(sweep)["failed"].ending == cells["failed"].ending, "of a stopped sweep"
 
 
 def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(
@@ -214,10 +217,8 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     shutil.rmtree(sweep.cell("running").path)
     reader = StatusReader(sweep.path)
     assert not reader.read().running, "there is no lock yet"
-    lock = FileLock(sweep.lock_path)
-    assert lock.try_acquire()
-    held = reader.read()
-    lock.release()
+    with lock_folder(sweep):
+        held = reader.read()
     assert held.running
     assert "scalewise resume " not in estimate_line(held)
     ended = reader.read()
@@ -258,12 +259,10 @@ def test_a_sweep_that_may_add_rounds_says_which_it_is_in(
     cells = [replace(one, repeat=repeat) for one, repeat in numbered]
     sweep.save_plan(replace(plan, cells=tuple(cells)))
     monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 5)
-    lock = FileLock(sweep.lock_path)
-    assert lock.try_acquire()
-    status = StatusReader(sweep.path).read()
-    monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 1)
-    all_planned = StatusReader(sweep.path).read()
-    lock.release()
+    with lock_folder(sweep):
+        status = StatusReader(sweep.path).read()
+        monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 1)
+        all_planned = StatusReader(sweep.path).read()
     assert (status.round, all_planned.round) == (3, None)
     assert StatusReader(sweep.path).read().round is None
 

@@ -214,3 +214,4 @@ def test_a_finished_sweep_of_a_script_is_resumed(ran: Finished, shared_train: Tr
     again = resume(str(Path("multirun") / ran.sweep.path.name), "sweep.dry_run=true")
     assert again.status == 0, again.err
     assert "train.py" in again.out + again.err
+    assert "found precision=" in resume(str(ran.sweep.path), "precision=fp32,bf16-mixed").err

@@ -164,10 +164,10 @@ def differences(
 
 def describe(differing: Sequence[Difference]) -> list[str]:
     """Each in words. Settings that one class has and the other lacks are left to their names."""
-    fields = (difference.field for difference in differing)
-    classes = {one.removesuffix("._target_") for one in fields if one.endswith("._target_")}
-    return [str(d) for d in differing
-            if "absent" not in (d.left, d.right) or not within(d.field, classes)]  # fmt: skip
+    names = [difference.field.removesuffix("._target_") for difference in differing]
+    classes = {name for name, d in zip(names, differing, strict=True) if name != d.field}
+    return [str(d) for name, d in zip(names, differing, strict=True)
+            if "absent" not in (d.left, d.right) or not within(name, classes - {name})]  # fmt: skip
 
 
 def _may_lack(name: str) -> bool:

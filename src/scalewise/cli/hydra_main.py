@@ -99,6 +99,7 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     else may have: its command can run any program, and does with ``trust``.
     """
     from scalewise.analysis import is_monitored, setting, sweep_folder
+    from scalewise.cli.overrides import refuse_unseen
 
     sweep = sweep_folder(folder)
     plan = sweep.load_plan()
@@ -111,6 +112,7 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
             "train; run a script of your own again itself"
         )
     script = next(filter(None, (setting(one, "script.command") for one in configs)), None)
+    refuse_unseen([word for word in more if script and _key(word) not in map(_key, command)])
     typed_again = {_key(word) for word in more}
     if not trust and not _is_own(sweep, plan):
         raise ConfigError(

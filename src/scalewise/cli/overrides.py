@@ -191,8 +191,7 @@ def words_of(
 ) -> list[str]:
     """The overrides that ask for ``command`` on each number of ``devices``, and of ``rehearse``.
 
-    Raises :class:`ConfigError` for a command that cannot be watched, and for what is no number, or
-    no setting of a script's: its records would have what it did not see.
+    Raises :class:`ConfigError` for what cannot be watched, is no number, or no script sees.
     """
     for option, typed in (("devices", devices), ("rehearse", rehearse or devices)):
         if not re.fullmatch(r"\d+(,\d+)*", typed):
@@ -201,12 +200,7 @@ def words_of(
         raise ConfigError(f"--link: found {link} without --rehearse; allowed: --rehearse 2,4 too")
     if repeats != "auto" and not repeats.isdecimal():
         raise ConfigError(f"--repeats: found {repeats!r}; allowed: auto, or a number")
-    for setting in settings:
-        if re.split(r"[./=]", setting.lstrip("+~"))[0] not in _BESIDE_A_SCRIPT:
-            raise ConfigError(
-                f"--set: found {setting}, which a script does not see; allowed: its own arguments "
-                f"(after --), or settings of {', '.join(_BESIDE_A_SCRIPT)}"
-            )
+    refuse_unseen(settings, "--set: ")
     script = ScriptConfig(shlex.join(command))
     return [
         "-m",
@@ -220,6 +214,16 @@ def words_of(
         *([] if time_s is None else [f"measure.min_time_s={_seconds(time_s)}"]),
         *settings,
     ]
+
+
+def refuse_unseen(settings: Sequence[str], lead: str = "") -> None:
+    """Refuse what no script sees, but its records would have. Raises :class:`ConfigError`."""
+    for setting in settings:
+        if re.split(r"[./=]", setting.lstrip("+~"))[0] not in _BESIDE_A_SCRIPT:
+            raise ConfigError(
+                f"{lead}found {setting}, which a script does not see; allowed: settings of "
+                f"{', '.join(_BESIDE_A_SCRIPT)}; or of a new run, its own arguments (after --)"
+            )
 
 
 def _each(numbers: str) -> str:

@@ -63,8 +63,6 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
     except RecordError as error:
         if folder.has_result_file():
             fault = _relative_message(folder, error)
-    if folder.is_queued_again():
-        return CellState(Ending("waiting"))
     beat, running, problem = folder.last_beat(), None, ""
     try:
         running = folder.load_running() if beat is not None else None

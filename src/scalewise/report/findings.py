@@ -343,20 +343,23 @@ def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
             yield f"  {place}. {row.label}: {learned}{some}{speed}."
         if len(ranking.rows) > _MOST_RANKED:
             yield f"  {len(ranking.rows) - _MOST_RANKED} more are in the report."
-        yield (said := _surely(objective, ranking))
-        again = command(analysis, _FEW) if said.endswith(f"add {_FEW}.") else again
+        said, seeds = _surely(objective, ranking)
+        yield said
+        again = command(analysis, seeds) if seeds else again
     if again:
         yield f"Run: {again}"
 
 
-def _surely(objective: Objective, ranking: Ranking[Configuration]) -> str:
+def _surely(objective: Objective, ranking: Ranking[Configuration]) -> tuple[str, str]:
+    """How sure the first place is, and the seeds to add; empty where they do not tell."""
     rivals = len(ranking.rivals)
     if not rivals:
-        return f"{ranking.first.label} is the best."
+        return f"{ranking.first.label} is the best.", ""
     # Where as many were asked for, and some do not count, the same seeds again are no advice.
     seeds = min(max(len(one.seeds), len(one.rounds(objective.metric))) for one in ranking.rows)
     first = f"{rivals} {plural(rivals, 'other')} may be as good as the first"
-    return f"{first}: {'more seeds of each tell' if seeds >= VERDICT_RUNS else f'add {_FEW}'}."
+    more = ("more seeds of each tell", "") if seeds >= VERDICT_RUNS else (f"add {_FEW}", _FEW)
+    return f"{first}: {more[0]}.", more[1]
 
 
 _FEW = f"seed={','.join(map(str, range(1, VERDICT_RUNS + 1)))}"

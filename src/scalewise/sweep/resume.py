@@ -67,7 +67,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         one.cell_id
         for one in planned
         if is_rerun(one, rerun)
-        or (rerun == "failed" and _has_failed(folder.cell(one.name), one.cell_id))
+        or (rerun == "failed" and cell_state(folder.cell(one.name), one.cell_id).state == "failed")
     }
     if not chosen:
         raise ConfigError(
@@ -77,10 +77,6 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         )
     kept = tuple(c for c in cells if c.planned.cell_id in chosen | done)
     return Selection(kept, frozenset(chosen & done))
-
-
-def _has_failed(folder: CellFolder, cell_id: str) -> bool:
-    return folder.is_queued_again() or cell_state(folder, cell_id).state == "failed"
 
 
 def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:
@@ -236,7 +232,7 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
     faults = [one for one in better if one.cause and one.outcome == "failed" and not mendable(one)]
     if not faults:
         # Whoever sent it, the rank itself perhaps, may do so again.
-        killed = any(one.outcome == "failed" and one.cause == "signal" for one in better)
+        killed = all(one.outcome == "failed" and one.cause == "signal" for one in better)
         return f"{'try again what was killed' if killed else 'finish it'}: {command}"
     own = str(Path(__file__).parents[1])  # which nobody is to mend
     raised = [one.raised_at for one in faults if one.cause in ("exception", "exit")]

@@ -251,6 +251,9 @@ class StatusReader:
                 measures = self._left_to_measure > 0
                 folder = self.sweep.cell(planned.name)
                 cell = read_cell(planned, folder, now, measures)
+                # Of a sweep that was stopped it is as its last try ended, which gives the reason.
+                if held is not False and cell.state != "done" and folder.is_queued_again():
+                    cell = waiting_cell(planned, planned.devices)
                 self._left_to_measure -= cell.state == "done"
                 self._cells[planned.cell_id] = replace(cell, swept=self._swept[planned.cell_id])
         cells = tuple(self._cells[planned.cell_id] for planned in plan.cells)

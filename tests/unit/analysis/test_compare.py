@@ -54,10 +54,10 @@ def test_a_second_difference_refuses(tmp_path: Path) -> None:
     assert found.matches == ()
     assert "device: NVIDIA H200 against NVIDIA A10G" in found.unmatched[0].reason
     assert len(compare(a, swept(tmp_path / "c", Spec(device_name="A10G")), "gpu").matches) == 1
-    heads = {"d": {"_target_": "m.A"}, "e": {"_target_": "m.B", "width": 8}}
-    d, e = (swept(tmp_path / name, Spec(config={"head": own})) for name, own in heads.items())
-    (other,) = compare(d, e, "gpu").unmatched
-    assert other.reason.endswith(" differs in head._target_: m.A against m.B"), "and no width"
+    wide = swept(tmp_path / "d", Spec(config={"head": {"_target_": "m.B", "width": 8}}))
+    for name, own in (("m.A", {"head": {"_target_": "m.A"}}), ("absent", {})):
+        (other,) = compare(swept(tmp_path / name, Spec(config=own)), wide, "gpu").unmatched
+        assert other.reason.endswith(f" differs in head._target_: {name} against m.B"), "no width"
 
 
 def test_a_row_is_matched_with_the_one_that_differs_least_in_what_is_freed(tmp_path: Path) -> None:

@@ -165,6 +165,8 @@ def test_a_preview_shows_what_was_swept_beside_the_name(tmp_path: Path) -> None:
 
 def test_rerun_selects_failed_cells_or_those_whose_name_fits(begun: Begun) -> None:
     folder, cells = begun
+    RecordedCell(folder.cell(cells[3].planned.name), steps=20).close()
+    folder.cell(cells[3].planned.name).queued_path.touch()
     failed = select(cells, folder, "failed")
     assert [c.planned.name for c in failed.cells] == [c.planned.name for c in cells[:3]]
     assert failed.rerun_ids == frozenset()

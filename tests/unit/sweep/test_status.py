@@ -17,9 +17,10 @@ from fakes.recorded import Spec, write_sweep
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
-from scalewise.host import CLASS_FILES, FileLock
+from scalewise.host import CLASS_FILES
 from scalewise.records import Cause, Ending, HeartbeatWriter, RunningAttempt, SweepFolder
 from scalewise.sweep import status_view, way_to_finish
+from scalewise.sweep.resume import lock_folder
 from scalewise.sweep.status import CellStatus, StatusReader
 from scalewise.sweep.status_view import estimate_line, render
 
@@ -58,7 +59,9 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     assert ending.finished_at - ending.started_at == pytest.approx(10.0)
     assert cells["waiting"].step is None
     sweep.cell("failed").queued_path.touch()
-    assert states(sweep)["failed"].state == "waiting", "it is to run again, whoever ended the sweep"
+    with lock_folder(sweep):
+        assert states(sweep)["failed"].state == "waiting", "it is to run again"
+    assert states(sweep)["failed"].ending == cells["failed"].ending, "of a stopped sweep"
 
 
 def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(
@@ -214,10 +217,8 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     shutil.rmtree(sweep.cell("running").path)
     reader = StatusReader(sweep.path)
     assert not reader.read().running, "there is no lock yet"
-    lock = FileLock(sweep.lock_path)
-    assert lock.try_acquire()
-    held = reader.read()
-    lock.release()
+    with lock_folder(sweep):
+        held = reader.read()
     assert held.running
     assert "scalewise resume " not in estimate_line(held)
     ended = reader.read()
@@ -233,7 +234,7 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
         ("exception", "/own/new.py:1", "mend /own/new.py:1, then", ""),
         *(("exception", at, "mend it, then", "") for at in (None, status_view.__file__)),
         *(("peer", None, "finish it", ""), ("supervisor_lost", None, "finish it", "")),
-        ("signal", None, "try again what was killed", ""),
+        ("signal", None, "finish it", ""),
     ],
 )
 def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew(
@@ -246,6 +247,7 @@ def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew
     assert way == f"{first}: scalewise resume {sweep.path}{anew}"
     assert bool(cost) == (bool(anew) or first == "mend it, then")
     assert way_to_finish(sweep.path.with_suffix(".zip"), endings) == ""
+    assert ("killed: " in way_to_finish(sweep.path, endings[1:])) == (cause == "signal")
 
 
 def test_a_sweep_that_may_add_rounds_says_which_it_is_in(
@@ -256,12 +258,10 @@ def test_a_sweep_that_may_add_rounds_says_which_it_is_in(
     cells = [replace(one, repeat=repeat) for one, repeat in numbered]
     sweep.save_plan(replace(plan, cells=tuple(cells)))
     monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 5)
-    lock = FileLock(sweep.lock_path)
-    assert lock.try_acquire()
-    status = StatusReader(sweep.path).read()
-    monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 1)
-    all_planned = StatusReader(sweep.path).read()
-    lock.release()
+    with lock_folder(sweep):
+        status = StatusReader(sweep.path).read()
+        monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 1)
+        all_planned = StatusReader(sweep.path).read()
     assert (status.round, all_planned.round) == (3, None)
     assert StatusReader(sweep.path).read().round is None
 

@@ -129,6 +129,8 @@ def test_a_script_that_raises_is_recorded_and_says_where(
 def test_the_first_fit_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module, trainer = BoringModel(), small_trainer(max_steps=9, callbacks=[Monitor("mine")])
+    module.batch_size = 1
+    Tuner(trainer).scale_batch_size(module, max_trials=1, steps_per_trial=1)
     Tuner(trainer).lr_find(module, num_training=5, update_attr=False)
     for act in (trainer.validate, trainer.fit, trainer.test, trainer.fit):
         act(module)

@@ -32,9 +32,7 @@ def train_alone(folder: Path, *overrides: str) -> None:
     experiment.run(cell, CellFolder(folder), CPU)
 
 
-def test_who_uses_the_logger_that_a_cell_has_not_is_told_where_after_training_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_uses_a_logger_is_told_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ExperimentModule, "validation_step", lambda self, *_: self.logger.save())
     with pytest.raises(ConfigError, match=f"{__file__}:"):
         train_alone(tmp_path, "max_steps=21")
@@ -97,9 +95,7 @@ def test_data_move_to_a_device_whole(tmp_path: Path) -> None:
         on_device([1, 2], torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def test_a_rank_that_trains_keeps_what_signals_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_keeps_what_signals_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, seen, train = signal.getsignal(signal.SIGTERM), [], ExperimentModule.training_step
 
     def step(module: ExperimentModule, batch: Any, batch_idx: int) -> torch.Tensor:

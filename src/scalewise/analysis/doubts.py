@@ -20,7 +20,7 @@ from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
 from scalewise.analysis.validity import check_published, untrained_steps
 from scalewise.analysis.verdict import LINEAR_UP_TO, outliers, stability_warning
-from scalewise.records import advice
+from scalewise.records import advice, data_shards_of
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -224,8 +224,8 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
     # Whoever wrote it knows nothing of what could have been seen.
     is_told = bool(config.setting("script.command")) or config.setting("dataset.name") == "own"
     for name, why in first.missing.items():
-        if name == "shard_audit" and run.shards is None:
-            continue  # a rank alone has nobody who could feed the same
+        if name == "shard_audit" and len(set(data_shards_of(run.ranks))) < 2:
+            continue  # a rank alone, or ranks that are to feed the same
         if f"no_{name}" in WORDS:
             yield Remark(f"no_{name}", {"why": why})
         elif is_told:

@@ -88,12 +88,12 @@ from .strategies import keep_known_keys as keep_known_keys
 from .strategies import open_keys as open_keys
 from .strategies import place_on_devices as place_on_devices
 from .training import INSTEAD as INSTEAD
-from .training import NEEDLESS as NEEDLESS
 from .training import NO_TEST as NO_TEST
 from .training import PASSED as PASSED
 from .training import Mode as Mode
 from .training import SchedulerConfig as SchedulerConfig
 from .training import check_monitor as check_monitor
 from .training import explain as explain
+from .training import is_needless as is_needless
 from .training import known_mode as known_mode
 from .training import of_validation as of_validation

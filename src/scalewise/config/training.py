@@ -24,8 +24,6 @@ _NAMES = words_beside(__file__, dict[str, Any])
 _MODES: Mapping[str, Mode] = {
     word: mode for mode, words in _NAMES["metrics"].items() for word in words
 }
-NEEDLESS: tuple[str, ...] = tuple(_NAMES["callbacks"]["needless"])
-"""Callbacks of Lightning's whose work a cell or a sweep does."""
 PASSED: tuple[str, ...] = tuple(_NAMES["trainer"]["passed"])
 """Arguments of Lightning's Trainer that a cell hands on."""
 INSTEAD: Mapping[str, str] = _NAMES["trainer"]["instead"]
@@ -106,15 +104,25 @@ def _with_class(key: str, group: object, option: str) -> Mapping[str, Any]:
 
 def _callback(key: str, group: object) -> Component:
     component = component_of(key, _with_class(key, group, "callbacks=NAME of an option"))
-    package, _, path = component.target.partition(".")
-    if package in _LIGHTNING and path.rpartition(".")[2] in NEEDLESS:
+    if is_needless(key, component.target):
         raise ConfigError(
             f"{key}: found {component.target}; allowed: nothing, a cell does its work"
         )
     return with_mode(key, component, component.arguments.get("monitor"))
 
 
-_LIGHTNING = ("pytorch_lightning", "lightning")
+def is_needless(key: str, target: str) -> bool:
+    """Whether a cell does the work of this class of Lightning's.
+
+    Raises :class:`ConfigError` for one that would change what a cell trains.
+    """
+    package, _, path = target.partition(".")
+    name = path.rpartition(".")[2] if package in ("pytorch_lightning", "lightning") else ""
+    if instead := _NAMES["callbacks"]["instead"].get(name):
+        raise ConfigError(f"{key}: found {target}; allowed: {instead}")
+    return name in _NAMES["callbacks"]["needless"]
+
+
 _NOT_ARGUMENTS = ("interval", "frequency", "monitor")
 
 

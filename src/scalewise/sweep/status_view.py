@@ -187,9 +187,8 @@ def _table(cells: Sequence[CellStatus]) -> Table:
 def _step(cell: CellStatus) -> str:
     if cell.state == "running" and not cell.step:
         return "starting"
-    # A program that decides on its end may go on beyond what it meant to take.
-    bounded = cell.state == "running" and (cell.total_steps or 0) >= (cell.step or 0)
-    total = f"/{cell.total_steps}" if bounded and cell.total_steps else ""
+    goal = cell.total_steps or 0  # beyond which a program that decides on its end may go on
+    total = f"/{goal}" if cell.state == "running" and goal >= (cell.step or 0) else ""
     return "" if cell.step is None else f"step {cell.step}{total}"
 
 

@@ -14,7 +14,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from scalewise.config import CellConfig, ConfigError, SchedulerConfig, check_monitor, instantiate
 from scalewise.records import EarlyStop
-from scalewise.train.recording import CellRecorder
+from scalewise.train.recording import CellRecorder, leave_out
 
 
 class OwnFolder(pl.Callback):
@@ -30,12 +30,14 @@ class OwnFolder(pl.Callback):
         self._ours = {*ours, id(self)}
         self._is_set_up = False
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
         if self._is_set_up:
             return
         self._is_set_up = True
-        every: list[pl.Callback] = getattr(trainer, "callbacks")  # noqa: B009 - not declared
-        self._own = [one for one in every if id(one) not in self._ours]
+        # Validation and test would ask the module for new ones, which know nothing of the fit.
+        trainer._callback_connector._attach_model_callbacks = lambda: None
+        self._own = [one for one in trainer.callbacks if id(one) not in self._ours]
+        leave_out(trainer.callbacks, self._own, self._recorder.steps.missing)
         for one in self._own:
             if isinstance(one, ModelCheckpoint) and one.dirpath is not None:
                 one.dirpath = self._inside(str(one.dirpath), type(one).__name__)

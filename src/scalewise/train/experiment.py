@@ -6,7 +6,8 @@ import logging
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import PosixPath
@@ -36,7 +37,7 @@ from scalewise.train.execution import (
 from scalewise.train.length import RunLength, raise_it
 from scalewise.train.provenance import note_imported
 from scalewise.train.rank import RankContext, join, settle_device
-from scalewise.train.recording import CellRecorder, bring_once
+from scalewise.train.recording import CellRecorder
 
 
 def run(
@@ -69,7 +70,6 @@ def run(
         folder, rank.device, untimed, cell.log_every_n_steps, share, cell.profile
     )
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
-    bring_once(module, recorder.steps.missing)
     trainer = build_trainer(cell, rank, recorder, module, data)
     execution.attach(trainer, recorder)
     if cell.ends_by_time:
@@ -85,22 +85,9 @@ def run(
         torch.manual_seed(cell.seed + shard)
     if alone.describes_host:
         note_imported(folder)
-    try:
-        with execution.stream():
-            joined = _join_process_group(trainer.strategy, cell, rank)
-            trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
-    except (AttributeError, RuntimeError, TypeError, MisconfigurationException) as error:
-        if why := explain(error):
-            raise ConfigError(why) from error
-        if _UNUSED in str(error):
-            raise ConfigError(_unused_parameters(module)) from error
-        if why := why_not_logged(error, cell, recorder.steps.missing):
-            raise ConfigError(f"{str(error).rstrip('. ')}: {why}") from error
-        raise
-    except UnpicklingError as error:
-        if cell.ckpt_path is None:
-            raise
-        raise refusal(error, cell.ckpt_path) from error
+    with explained(cell, module, recorder.steps.missing), execution.stream():
+        joined = _join_process_group(trainer.strategy, cell, rank)
+        trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
     if recorder.steps.steps == 0 and cell.ckpt_path is not None:
         raise ConfigError(
             f"ckpt_path: found {cell.ckpt_path}, saved after step {trainer.global_step} and epoch "
@@ -115,18 +102,14 @@ def run(
     if cell.validation == "end" and limit:
         if can_score(trainer):
             trainer.limit_val_batches, own = limit, data.get("val_dataloaders")
-            trainer.validate(module, own, datamodule=source, verbose=False)
+            with explained(cell, module, recorder.steps.missing):
+                trainer.validate(module, own, datamodule=source, verbose=False)
         note_unscored(trainer, recorder, cell.dataset.target)
     if cell.test:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
-        trainer.test(
-            module,
-            testing,
-            datamodule=source,
-            ckpt_path=best,
-            verbose=False,
-            weights_only=False if best else None,  # this run's own file
-        )
+        own_file: dict[str, Any] = {"ckpt_path": best, "weights_only": False} if best else {}
+        with explained(cell, module, recorder.steps.missing):
+            trainer.test(module, testing, datamodule=source, verbose=False, **own_file)
     summary = recorder.close(trainer, module)
     if rehearsal is not None:
         refuse_untrained(summary)
@@ -136,6 +119,25 @@ def run(
     if joined and cell.execution.kind != "cudagraph" and rank is alone:
         torch.distributed.destroy_process_group()
     return summary
+
+
+@contextmanager
+def explained(cell: CellConfig, module: Any, missing: Mapping[str, str]) -> Iterator[None]:
+    """Raises :class:`ConfigError` for an error of which is known what to change."""
+    try:
+        yield
+    except (AttributeError, RuntimeError, TypeError, MisconfigurationException) as error:
+        if why := explain(error):
+            raise ConfigError(why) from error
+        if _UNUSED in str(error):
+            raise ConfigError(_unused_parameters(module)) from error
+        if why := why_not_logged(error, cell, missing):
+            raise ConfigError(f"{str(error).rstrip('. ')}: {why}") from error
+        raise
+    except UnpicklingError as error:
+        if cell.ckpt_path is None:
+            raise
+        raise refusal(error, cell.ckpt_path) from error
 
 
 def refuse_untrained(rank: RankSummary) -> None:
@@ -178,7 +180,7 @@ def why_not_logged(error: Exception, cell: CellConfig, missing: Mapping[str, str
     """Why a metric did not come that Lightning's ``error`` waited for; empty if nothing tells."""
     absent = _NOT_LOGGED.search(str(error))
     if absent and absent[1].startswith("train"):
-        return "no step of training logged it; allowed: a metric that is logged"
+        return "it was not there by then; allowed: a metric that is logged by then"
     if absent is None or not (cell.unscored or of_validation(absent[1])):
         return ""
     early = "no validation logged it by then; allowed: a metric that is logged, or max_epochs=1"

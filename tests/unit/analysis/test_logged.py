@@ -115,9 +115,7 @@ def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis)
     assert [*said] == [line for line in answers(swept).texts if line in said]
 
 
-def test_a_search_on_one_device_is_not_advised_to_take_more(
-    swept: Analysis, tmp_path: Path
-) -> None:
+def test_a_search_on_one_device_is_not_told_to_take_more(swept: Analysis, tmp_path: Path) -> None:
     assert searched(swept).metric == "val/acc"
     assert "devices" not in " ".join(answers(swept).texts)
     first, *_ = (build(swept, tmp_path / "r").folder / "report.md").read_text().splitlines()

@@ -139,9 +139,7 @@ def test_the_record_says_where_timing_begins(sides: tuple[Analysis, Analysis]) -
             assert (row["timed_steps"], row["warmup_rule"]) == ("150", "MSER-5")
 
 
-def test_a_run_that_was_not_steady_or_timed_too_short_is_doubted_and_timed_whole(
-    tmp_path: Path,
-) -> None:
+def test_a_run_not_steady_or_timed_too_short_is_doubted_and_timed_whole(tmp_path: Path) -> None:
     path = unflagged(write_sweep(tmp_path, [Spec(steps=200, warmup=150)]), 10)
     (config,) = (found := analyse(load_sweep(path))).measured
     assert config.runs[0].throughput.steps == 190

@@ -301,6 +301,8 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
     (fed,) = (one for one in remark_lines(found) if one.first.code == "no_shard_audit")
     assert fed.names == "large ddp x2", "one rank alone feeds what no other does"
     assert answers(found).texts[-1] == f"{len(remark_lines(found))} remarks are in the report."
+    edit_ranks(path, lambda rank: rank.update(data_shard=0))
+    assert fed not in remark_lines(analyse(load_sweep(path))), "as stages are to"
 
 
 @pytest.mark.parametrize("ended", [3, 1])
@@ -470,10 +472,8 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
 def test_a_script_without_the_other_side_is_asked_for_both(
     tmp_path: Path, ran: Spec, devices: str
 ) -> None:
-    settings = ["seed=1,2", "sweep.resume=/home/a"]
-    typed = tuple(words_of(["python", "train.py"], "1", "9", "auto", settings))
-    script = replace(ran, config={"script": {"command": "python train.py --lr 0.1"}}, typed=typed)
+    typed = (*words_of(["python", "t.py"], "1", "9", "auto", ["seed=1,2", "sweep.resume=/a"]),)
+    script = replace(ran, config={"script": {"command": "python t.py --lr 0.1"}}, typed=typed)
     (said,) = [one for one in answers(analysed(tmp_path, script)).texts if "one device" in one
                or "several devices" in one]  # fmt: skip
-    command = f"--devices {devices} --time 9 --set seed=1,2 -- python train.py --lr 0.1"
-    assert f"(scalewise run {command})" in said
+    assert f"run --devices {devices} --time 9 --set seed=1,2 -- python t.py --lr 0.1)" in said

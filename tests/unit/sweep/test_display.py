@@ -89,9 +89,7 @@ def test_a_sweep_is_watched_as_long_as_somebody_runs_it(held: bool | None) -> No
     assert [*_readings(reader, None)] == found[:1], "read once where it is not watched"
 
 
-def test_no_figure_is_given_for_time_that_no_estimate_tells(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_figure_is_given_for_time_that_none_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("scalewise.sweep.status_view.time.monotonic", lambda: now)
     said = io.StringIO()

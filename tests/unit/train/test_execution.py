@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fakes.small_fit import composed_cell
-from scalewise.config import ConfigError, ExecutionConfig
+from scalewise.config import ConfigError, ExecutionConfig, explain
 from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
@@ -30,6 +30,16 @@ CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
 def train_alone(folder: Path, *overrides: str) -> None:
     cell = composed_cell("model=medium", "tracking=none", "strategy=single", *overrides)
     experiment.run(cell, CellFolder(folder), CPU)
+
+
+def test_who_uses_a_logger_is_told_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExperimentModule, "validation_step", lambda self, *_: self.logger.save())
+    with pytest.raises(ConfigError, match=f"{__file__}:"):
+        train_alone(tmp_path, "max_steps=21")
+    logger: Any = None
+    with pytest.raises(AttributeError) as other:
+        logger.info("this is no logger of a cell")
+    assert not explain(other.value)
 
 
 def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -85,9 +95,7 @@ def test_data_move_to_a_device_whole(tmp_path: Path) -> None:
         on_device([1, 2], torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def test_a_rank_that_trains_keeps_what_signals_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_keeps_what_signals_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, seen, train = signal.getsignal(signal.SIGTERM), [], ExperimentModule.training_step
 
     def step(module: ExperimentModule, batch: Any, batch_idx: int) -> torch.Tensor:

@@ -129,6 +129,8 @@ def test_a_script_that_raises_is_recorded_and_says_where(
 def test_the_first_fit_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module, trainer = BoringModel(), small_trainer(max_steps=9, callbacks=[Monitor("mine")])
+    module.batch_size = 1
+    Tuner(trainer).scale_batch_size(module, max_trials=1, steps_per_trial=1)
     Tuner(trainer).lr_find(module, num_training=5, update_attr=False)
     for act in (trainer.validate, trainer.fit, trainer.test, trainer.fit):
         act(module)
@@ -154,9 +156,7 @@ def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path
     assert sorted(cell.repeat for cell in planned) == list(range(8))
 
 
-def test_fits_that_share_a_host_know_of_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fits_on_a_host_know_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where each of several SLURM tasks starts a launcher of its own with the same script."""
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     fit(tmp_path / "before", BoringModel(), samples=9, batch_size=4)  # 4, 4, 1, and again
@@ -164,14 +164,13 @@ def test_fits_that_share_a_host_know_of_each_other(
     assert earlier.co_tenants == ()
     sizes = (earlier.per_device_batch_size, earlier.global_batch_size)
     assert sizes == (4, 4), "the short batch that ends an epoch does not lower them"
-    fits = []
-    for name in ("a", "b"):
-        (tmp_path / "records" / name).mkdir(parents=True)
-        fits.append(FitRecords(CellFolder(tmp_path / "records" / name), 0))
-        fits[-1].begin([DeviceInfo("cpu", "a cpu")])
+    both = tmp_path / "records"
+    fits = [FitRecords(CellFolder(both / own_folder(both, name)), 0) for name in ("a", "b")]
+    for one in fits:
+        one.begin([DeviceInfo("cpu", "a cpu")])
     for one in fits:
         one.finish(earlier.ranks, "single")
-    cells = load_sweep(tmp_path / "records").cells
+    cells = load_sweep(both).cells
     told = {cell.planned.name: cell.result.co_tenants for cell in cells if cell.result}
     assert told == {"a": ("b",), "b": ("a",)}
 
@@ -189,10 +188,8 @@ def test_fits_that_share_a_host_know_of_each_other(
 def test_who_asks_for_an_end_that_was_due_stopped_nothing(
     steps: int, max_steps: int, epochs: int, max_epochs: int | None, early: bool
 ) -> None:
-    loop = SimpleNamespace(
-        epoch_loop=SimpleNamespace(max_steps=max_steps),
-        epoch_progress=SimpleNamespace(current=SimpleNamespace(processed=epochs)),
-    )
+    done = SimpleNamespace(current=SimpleNamespace(processed=epochs))
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(max_steps=max_steps), epoch_progress=done)
     trainer: Any = SimpleNamespace(fit_loop=loop, max_epochs=max_epochs, global_step=steps)
     assert early_stop(trainer) is None, "nobody asked"
     trainer.asked = EarlyStop("EarlyStopping", epochs, None)

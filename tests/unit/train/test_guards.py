@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import pytorch_lightning as pl
@@ -18,12 +18,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fakes.recorded import rank_summary
 from fakes.small_fit import composed_cell, small_trainer
-from scalewise.config import ConfigError, explain
+from scalewise.config import ConfigError
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import experiment
 from scalewise.train.callbacks import OwnFolder, build_schedule, can_score, note_unscored
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
-from scalewise.train.recording import bring_once
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -160,7 +159,7 @@ def test_after_training_what_there_is_to_score_is_asked_for_once(given: Any) -> 
     ("typed", "metric", "why"),
     [
         ("validation=end", "f1", "validation=end, which"),
-        ("validation=end", "train_los", "no step of training"),
+        ("validation=end", "train_los", "it was not there by then"),
         ("validation=epoch", "val-f1", "no set"),
         ("validation=epoch", "f1", ""),
     ],
@@ -178,16 +177,17 @@ def test_lightnings_error_gets_the_reason_that_a_metric_did_not_come(
     assert not experiment.why_not_logged(RuntimeError("other"), cell, missing)
 
 
-def test_what_a_cell_has_not_or_does_itself_is_told_to_a_module_of_ones_own() -> None:
-    module, missing = BoringModel(), dict[str, str]()
-    module.configure_callbacks = lambda: [LearningRateMonitor(), EarlyStopping("f1")]
-    bring_once(module, missing)
-    (kept,) = module.configure_callbacks()
-    assert [kept] == module.configure_callbacks() and isinstance(kept, EarlyStopping)
-    assert "LearningRateMonitor" in missing["callback"]
-    with pytest.raises(AttributeError) as caught:
-        module.logger.experiment.log({})
-    assert f"{__file__}:" in explain(caught.value)
+def test_callbacks_of_a_module_act_but_for_those_whose_work_a_cell_does() -> None:
+    module, mine = BoringModel(), type("LearningRateMonitor", (LambdaCallback,), {})()
+    brought = [[LearningRateMonitor(), mine], [pl.callbacks.LearningRateFinder()]]
+    module.configure_callbacks = Mock(side_effect=brought)
+    keeps = [OwnFolder(MagicMock(), set(), composed_cell()) for _ in brought]
+    trainer, again = (small_trainer(max_steps=1, callbacks=[one]) for one in keeps)
+    trainer.fit(module)
+    trainer.validate(module, verbose=False)
+    assert trainer.callbacks == [keeps[0], mine]
+    with pytest.raises(ConfigError, match="LearningRateFinder; allowed: "):
+        again.fit(module)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from .background import BackgroundDrain as BackgroundDrain
 from .background import on_stream as on_stream
 from .callbacks import STEP_HOOKS as STEP_HOOKS
 from .callbacks import acts_in as acts_in
-from .callbacks import bring_once as bring_once
+from .callbacks import leave_out as leave_out
 from .gradient_communication import GradientHook as GradientHook
 from .metrics import MetricsRecorder as MetricsRecorder
 from .metrics import logged_name as logged_name

@@ -12,7 +12,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from scalewise.config import NEEDLESS
+from scalewise.config import is_needless
 from scalewise.records import EarlyStop, KeptCheckpoint, finite_or_none
 
 STEP_HOOKS = (
@@ -28,17 +28,15 @@ def acts_in(callback: pl.Callback, hooks: Sequence[str]) -> list[str]:
     return [hook for hook in hooks if is_overridden(hook, callback, pl.Callback)]
 
 
-def bring_once(module: Any, missing: dict[str, str]) -> None:
-    """Ask ``configure_callbacks`` once for all of a cell, and leave out what a cell does itself."""
-    bring = functools.cache(module.configure_callbacks)
-
-    def brought() -> list[pl.Callback]:
-        every = bring() if isinstance(bring(), Sequence) else [bring()]
-        if left := {type(one).__name__ for one in every}.intersection(NEEDLESS):
-            missing["callback"] = f"a cell does the work of {', '.join(sorted(left))}"
-        return [one for one in every if type(one).__name__ not in left]
-
-    module.configure_callbacks = brought
+def leave_out(every: list[pl.Callback], own: list[pl.Callback], missing: dict[str, str]) -> None:
+    """Take those of ``own`` whose work a cell does from both lists."""
+    paths = {type(one): f"{type(one).__module__}.{type(one).__name__}" for one in own}
+    left = [kind for kind, path in paths.items() if is_needless("callbacks", path)]
+    for held in (every, own):
+        held[:] = [one for one in held if type(one) not in left]
+    if left:
+        names = ", ".join(sorted(kind.__name__ for kind in left))
+        missing["callback"] = f"a cell does the work of {names}"
 
 
 class CallbackTimes:

@@ -272,12 +272,14 @@ def report(
 
 
 def _tell_how_to_finish(analysis: Analysis) -> None:
-    """Of what failed: the rest may be about to run."""
-    from scalewise.sweep import way_to_finish
+    """Of what failed, unless somebody runs the sweep: the rest may be about to run."""
+    from scalewise.records import SweepFolder
+    from scalewise.sweep import is_held, way_to_finish
 
     sweep = analysis.sweep
     failed = (cell.ending for cell in sweep.cells if cell.state == "failed")
-    if way := way_to_finish(sweep.archive or sweep.path, failed):
+    way = way_to_finish(sweep.archive or sweep.path, failed)
+    if way and not is_held(SweepFolder(sweep.path).lock_path):
         tell(way)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
-from scalewise.config import ConfigError, conf_dir, pasteable
+from scalewise.config import ConfigError, conf_dir, key_of, pasteable
 from scalewise.host import (
     foreign_launch,
     from_here,
@@ -112,21 +112,24 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
             "train; run a script of your own again itself"
         )
     script = next(filter(None, (setting(one, "script.command") for one in configs)), None)
-    refuse_unseen([word for word in more if script and _key(word) not in map(_key, command)])
-    typed_again = {_key(word) for word in more}
+    refuse_unseen(
+        [w for w in more if script and "=" in w and key_of(w) not in map(key_of, command)]
+    )
+    typed_again = {key_of(word) for word in more}
     if not trust and not _is_own(sweep, plan):
         raise ConfigError(
             f"{folder}: found a sweep that was made elsewhere, or that others can change; it would "
             f"run: {pasteable(program, command[1:], script)}; allowed: your own, or with --trust "
             "after a look at that"
         )
-    words = [word for word in command[1:] if _key(word) not in _ONCE]
-    words = [word for word in words if REDACTED not in word or _key(word) not in typed_again]
+    words = [word for word in command[1:] if key_of(word) not in _ONCE]
+    words = [word for word in words if REDACTED not in word or key_of(word) not in typed_again]
     unknown = [word for word in words if REDACTED in word]
     if unknown:
         raise ConfigError(
-            f"{', '.join(map(_key, unknown))}: found no value, as no record holds secrets; give it "
-            f"again, itself or as ${{oc.env:NAME}}: scalewise resume {folder} {shlex.join(unknown)}"
+            f"{', '.join(map(key_of, unknown))}: found no value, as no record holds secrets; "
+            "give it again, itself or as ${oc.env:NAME}: "
+            f"scalewise resume {folder} {shlex.join(unknown)}"
         )
     name = str(folder)
     if not re.fullmatch(r"[\w/.+-]*", name, re.ASCII):  # to Hydra, [a] is a list and a,b a choice
@@ -147,10 +150,6 @@ def _is_own(sweep: SweepFolder, plan: SweepPlan) -> bool:
         if found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH or shared:
             return False
     return True
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+")
 
 
 def _interrupted(why: str) -> int:

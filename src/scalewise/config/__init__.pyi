@@ -76,6 +76,7 @@ from .rehearsal import rehearsed as rehearsed
 from .rehearsal import spelled as spelled
 from .script import NOT_PASTED as NOT_PASTED
 from .script import ScriptConfig as ScriptConfig
+from .script import key_of as key_of
 from .script import pasteable as pasteable
 from .strategies import KINDS as KINDS
 from .strategies import AutoConfig as AutoConfig

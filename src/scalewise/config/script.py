@@ -92,6 +92,11 @@ NOT_PASTED: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=",
 """A command to paste makes a folder of its own; the last is of earlier versions."""
 
 
+def key_of(word: str) -> str:
+    """The key of a typed override, without the signs before it."""
+    return word.partition("=")[0].lstrip("+")
+
+
 def pasteable(program: str, overrides: Sequence[str], script: str | None) -> str:
     """A command that a shell takes; of a ``script``, in the words of ``scalewise run``."""
     if not script or "experiment=script" not in overrides:

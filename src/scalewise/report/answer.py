@@ -36,14 +36,13 @@ from scalewise.analysis import (
     work_remedy,
     worth_saying,
 )
-from scalewise.config import known_mode, of_validation
+from scalewise.config import key_of, known_mode, of_validation
 from scalewise.host import plural
 from scalewise.report.findings import (
     RemarkLine,
     add_words,
     command,
     fastest_rows,
-    key_of,
     ranked_in_brief,
     rankings,
     remark_lines,

@@ -35,7 +35,7 @@ from scalewise.analysis import (
     samples_per_s,
     work_remedy,
 )
-from scalewise.config import NOT_PASTED, pasteable
+from scalewise.config import NOT_PASTED, key_of, pasteable
 from scalewise.host import from_here, plural
 from scalewise.records import SweepFolder
 from scalewise.report.sections import (
@@ -96,11 +96,6 @@ def _to_paste(analysis: Analysis, typed: Sequence[str]) -> str:
     typed_words = [word for word in typed[1:] if not word.startswith(NOT_PASTED)]
     script = next((c.setting("script.command") for c in analysis.configurations), None)
     return pasteable(program, typed_words, script).rstrip()
-
-
-def key_of(word: str) -> str:
-    """The key of a typed override, without the signs before it."""
-    return word.partition("=")[0].lstrip("+")
 
 
 def resume_words(analysis: Analysis, *overrides: str) -> str:

@@ -21,6 +21,7 @@ from .running_cells import SupervisorProcess as SupervisorProcess
 from .running_cells import job_of as job_of
 from .running_cells import memory_advice as memory_advice
 from .running_cells import start_supervisor as start_supervisor
+from .status import is_held as is_held
 from .status_view import Display as Display
 from .status_view import make_display as make_display
 from .status_view import newest_sweep as newest_sweep

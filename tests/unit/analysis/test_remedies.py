@@ -83,6 +83,9 @@ def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: LossCa
 def test_nobody_knows_what_a_script_does_and_steps_by_hand_add_nothing_up(tmp_path: Path) -> None:
     by_hand = configuration(tmp_path / "module", model={"_target_": "mine.Gan"})
     assert not remedy(by_hand, LostTime("optimizer", 1.0, 0.2, "")).overrides
+    edit_ranks(tmp_path / "module", lambda rank: rank.update(steps_without_loss=0))
+    (automatic,) = analyse(load_sweep(tmp_path / "module")).measured
+    assert remedy(automatic, LostTime("optimizer", 1.0, 0.2, "")).overrides
     config = configuration(tmp_path / "script", script={"command": "python mine.py"})
     lost = LostTime("between_steps", 1.0, 0.2, "", by_script=True)
     assert (remedy(config, lost).words, lost.words()) == ("", "the script's own work")

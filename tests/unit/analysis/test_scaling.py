@@ -98,9 +98,7 @@ def test_unknown_provenance_cannot_be_shown_to_be_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"script": {"command": ["train.py"]}, "batch_size": 1}])
-def test_a_twin_that_failed_is_named_with_its_reason(
-    tmp_path: Path, config: dict[str, Any]
-) -> None:
+def test_a_twin_that_failed_is_named_with_a_reason(tmp_path: Path, config: dict[str, Any]) -> None:
     twin = Spec(outcome="failed", config=config)
     found = analysed(tmp_path, twin, replace(DDP, config=config), Spec(model="medium"))
     (refused,) = found.refused

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
-from scalewise.config import ConfigError, conf_dir, key_of, pasteable
+from scalewise.config import ConfigError, conf_dir, key_of, pasteable, refuse_unseen
 from scalewise.host import (
     foreign_launch,
     from_here,
@@ -99,7 +99,6 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     else may have: its command can run any program, and does with ``trust``.
     """
     from scalewise.analysis import is_monitored, setting, sweep_folder
-    from scalewise.cli.overrides import refuse_unseen
 
     sweep = sweep_folder(folder)
     plan = sweep.load_plan()
@@ -112,9 +111,8 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
             "train; run a script of your own again itself"
         )
     script = next(filter(None, (setting(one, "script.command") for one in configs)), None)
-    refuse_unseen(
-        [w for w in more if script and "=" in w and key_of(w) not in map(key_of, command)]
-    )
+    known = set(map(key_of, command))
+    refuse_unseen([w for w in more if script and "=" in w and key_of(w) not in known])
     typed_again = {key_of(word) for word in more}
     if not trust and not _is_own(sweep, plan):
         raise ConfigError(

@@ -21,6 +21,7 @@ from scalewise.config import (
     conf_dir,
     open_keys,
     options_of,
+    refuse_unseen,
     spelled,
 )
 from scalewise.host import say
@@ -173,13 +174,6 @@ def _check_override(override: str) -> None:
         raise ConfigError(f"{key}: found {value!r}; allowed: {group}=NAME, one of {allowed}")
 
 
-_BESIDE_A_SCRIPT = (
-    "sweep", "measure", "monitor", "hardware", "tracking", "rehearse", "hydra", "devices", "seed",
-    "repeats", "max_repeats", "precision_percent", "max_steps", "warmup_steps", "log_every_n_steps",
-)  # fmt: skip
-"""Groups and keys that hold for a script too: model, data, precision and the like are its own."""
-
-
 def words_of(
     command: Sequence[str],
     devices: str,
@@ -214,16 +208,6 @@ def words_of(
         *([] if time_s is None else [f"measure.min_time_s={_seconds(time_s)}"]),
         *settings,
     ]
-
-
-def refuse_unseen(settings: Sequence[str], lead: str = "") -> None:
-    """Refuse what no script sees, but its records would have. Raises :class:`ConfigError`."""
-    for setting in settings:
-        if re.split(r"[./=]", setting.lstrip("+~"))[0] not in _BESIDE_A_SCRIPT:
-            raise ConfigError(
-                f"{lead}found {setting}, which a script does not see; allowed: settings of "
-                f"{', '.join(_BESIDE_A_SCRIPT)}; or of a new run, its own arguments (after --)"
-            )
 
 
 def _each(numbers: str) -> str:

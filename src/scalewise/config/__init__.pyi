@@ -78,6 +78,7 @@ from .script import NOT_PASTED as NOT_PASTED
 from .script import ScriptConfig as ScriptConfig
 from .script import key_of as key_of
 from .script import pasteable as pasteable
+from .script import refuse_unseen as refuse_unseen
 from .strategies import KINDS as KINDS
 from .strategies import AutoConfig as AutoConfig
 from .strategies import DividedConfig as DividedConfig

@@ -20,6 +20,7 @@ from pydantic import Field, JsonValue, PydanticUserError
 from pydantic_core import SchemaError
 
 from scalewise.config.errors import ConfigError
+from scalewise.config.script import key_of
 from scalewise.records import DataError, build, closest, convert
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
@@ -279,7 +280,7 @@ def keep_own_arguments(
     experiment file sets itself: a class named there keeps what is given there and typed. Raises
     :class:`ConfigError` for a model that is typed where nobody says what it learns from.
     """
-    keys = {override.partition("=")[0].lstrip("+") for override in typed}
+    keys = set(map(key_of, typed))
     if "model._target_" in keys and keys.isdisjoint(("experiment", "sweep.resume")):
         _check_dataset_named(plain, keys)
     kept = dict(plain)

@@ -16,6 +16,7 @@ from scalewise.config.components import component_of, options_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE
 from scalewise.config.rehearsal import NO_REHEARSAL
+from scalewise.config.script import key_of
 from scalewise.config.strategies import strategy_config
 from scalewise.config.training import callbacks_of, scheduler_of, trainer_arguments
 from scalewise.records import DataError, build, redacted, to_plain
@@ -123,7 +124,7 @@ def choose_end(
     measure = plain.get("measure")
     if not isinstance(measure, Mapping) or measure.get("min_time_s") is None:
         return plain
-    keys = {override.partition("=")[0].lstrip("+") for override in typed}
+    keys = set(map(key_of, typed))
     keys -= {key for key in _STEPS if plain.get(key) is None}
     if _TIME in keys and not keys.isdisjoint(_STEPS):
         return plain

@@ -110,3 +110,20 @@ def pasteable(program: str, overrides: Sequence[str], script: str | None) -> str
         elif key not in ("-m", "experiment", "script.command", "model.name"):
             words += ["--set", word]
     return shlex.join([*words, "--", *shlex.split(script)])
+
+
+_BESIDE_A_SCRIPT = (
+    "sweep", "measure", "monitor", "hardware", "tracking", "rehearse", "hydra", "devices", "seed",
+    "repeats", "max_repeats", "precision_percent", "max_steps", "warmup_steps", "log_every_n_steps",
+)  # fmt: skip
+"""Groups and keys that hold for a script too: model, data, precision and the like are its own."""
+
+
+def refuse_unseen(settings: Sequence[str], lead: str = "") -> None:
+    """Refuse what no script sees, but its records would have. Raises :class:`ConfigError`."""
+    for setting in settings:
+        if re.split(r"[./=]", setting.lstrip("+~"))[0] not in _BESIDE_A_SCRIPT:
+            raise ConfigError(
+                f"{lead}found {setting}, which a script does not see; allowed: settings of "
+                f"{', '.join(_BESIDE_A_SCRIPT)}; or of a new run, its own arguments (after --)"
+            )

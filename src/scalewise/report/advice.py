@@ -32,7 +32,7 @@ from scalewise.analysis import (
 )
 from scalewise.config import ConfigError, conf_dir
 from scalewise.records import CellFolder
-from scalewise.report.answer import next_step, on_both, to_decide, to_mend, why_none
+from scalewise.report.answer import next_step, second_device, to_decide, to_mend, why_none
 from scalewise.report.findings import command, command_of, remark_lines
 from scalewise.report.scaling_tables import price_lines, why_not
 from scalewise.report.sections import Column, Line, Lines, Section, lines, section, table, words
@@ -276,7 +276,7 @@ def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
             yield from (one.told, *_run(analysis, command_of(analysis, one.config)))
     alone = all(one.devices == 1 and not one.config.is_monitored for one in every.values())
     if alone and not analysis.tried_on_several:
-        yield from _run(analysis, command(analysis, on_both(analysis)))
+        yield from _run(analysis, command(analysis, second_device(analysis)))
     failed = {c.planned.config_id for c in analysis.unfinished if c.state == "failed"}
     # Once one has failed, its like are skipped for the same cause.
     lost = [c for c in analysis.unfinished

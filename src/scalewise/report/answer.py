@@ -406,11 +406,11 @@ def why_none(analysis: Analysis) -> str:
     if config.has_own_settings:
         way = way_to_get("several devices", config.started_by, command=config.on_both)
     else:
-        way = f"{_add(analysis, on_both(analysis))} for a verdict"
+        way = f"{_add(analysis, second_device(analysis))} for a verdict"
     return f"Nothing ran on several devices: {way}."
 
 
-def on_both(analysis: Analysis) -> str:
+def second_device(analysis: Analysis) -> str:
     """What to type for a second device."""
     return "devices=1,2" if "devices" in _typed_keys(analysis) else "strategy=single,ddp"
 

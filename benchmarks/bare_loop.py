@@ -20,8 +20,7 @@ events in the bare and plain arms and on the recorded device time line in ours, 
 
 Fresh processes differ by 10 to 30 % where the host limits the step. What measuring itself costs
 there, ``overhead.py`` finds inside one run. On several devices every arm trains under DDP, and a
-run's step time is that of its slowest rank. There ``by_hand`` is no measure yet: on two H200s it
-took two to five times the step of ``cudagraph``, and why is not known.
+run's step time is that of its slowest rank.
 """
 
 from __future__ import annotations

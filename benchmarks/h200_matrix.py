@@ -53,7 +53,7 @@ def make_parts(devices: str, text: str, rehearse: bool) -> dict[str, Part]:
     """The parts by name, the most valuable first. ``devices``: their numbers, with commas."""
     most = max(int(number) for number in devices.split(","))
     workloads = SMALL if rehearse else WORKLOADS
-    host = ON_CPUS if rehearse else "sweep.budget_min=8"
+    host = ON_CPUS if rehearse else "hydra.launcher.warm=true sweep.budget_min=4.5"
 
     def sweep(workload: str, settings: str, limit_s: float = 560.0, **more: str) -> Part:
         words = [
@@ -122,10 +122,10 @@ def main() -> int:
     parser.add_argument("--ag-news", type=Path, metavar="FILE", help="CSV; else synthetic text")
     parser.add_argument("--rehearse", action="store_true", help="small models on CPUs")
     options = parser.parse_args()
-    text = f"dataset=ag_news dataset.path={options.ag_news}"
-    parts = make_parts(
-        options.devices, text if options.ag_news else "dataset=synthetic_text", options.rehearse
-    )
+    text = "dataset=synthetic_text dataset.train_samples=65536"
+    if options.ag_news:
+        text = f"dataset=ag_news dataset.path={options.ag_news}"
+    parts = make_parts(options.devices, text, options.rehearse)
     unknown = sorted(set(options.parts) - set(parts))
     if unknown:
         parser.error(f"PART: found {', '.join(unknown)}; allowed: {', '.join(parts)}")

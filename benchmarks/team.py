@@ -144,8 +144,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout_s:
 def my_place(overrides: Sequence[str], fault: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
     """This rank's cell configuration and its :class:`RankContext`, bound to its cores.
 
-    ``fault`` is a callback of the cell, as a node with a ``_target_``. Called before torch is
-    imported, because threads are counted on import.
+    ``fault`` is a callback of the cell, as a node with a ``_target_``.
     """
     from scalewise.config import build_cell
     from scalewise.gpu import discover
@@ -161,9 +160,8 @@ def my_place(overrides: Sequence[str], fault: Mapping[str, Any] | None = None) -
     os.environ["OMP_NUM_THREADS"] = str(len(slot.cores))
     import torch
 
-    if slot.kind == "cpu":
-        torch.set_num_threads(len(slot.cores))
-    else:
+    torch.set_num_threads(len(slot.cores))  # composing may have imported it before
+    if slot.kind != "cpu":
         torch.cuda.set_device(rank)
     return cell, RankContext(rank, rank, world, slot)
 

@@ -56,6 +56,8 @@ from scalewise.records import (
 )
 
 Floats = npt.NDArray[np.float64]
+CATCH_UP_STEPS: Final = 32
+"""In which a host makes up for a late step; chosen on other hosts' steps (docs/rehearsal.md)."""
 MOST_POINTS: Final = 500
 """Of a curve."""
 
@@ -96,6 +98,8 @@ class StepFigures:
     throughput: Throughput | None = None
     lateness: float = 1.0
     """Of a rehearsal: a step of the slowest of its ranks, over one of the rank that was there."""
+    host_lateness: float = 1.0
+    """The same of hosts, which make up in other steps for what they lost in one."""
     anatomy: Anatomy | None = None
     balance: LoadBalance | None = None
     long: LongSteps | None = None
@@ -156,7 +160,8 @@ def measure_steps(
     return replace(
         when,
         throughput=throughput,
-        lateness=_lateness(result, common),
+        lateness=_lateness(result, common, 1),
+        host_lateness=_lateness(result, common, CATCH_UP_STEPS),
         anatomy=take(missing, "anatomy", measure_anatomy, divided),
         balance=take(missing, "balance", measure_balance, divided),
         long=long,
@@ -164,16 +169,18 @@ def measure_steps(
     )
 
 
-def _lateness(result: CellResult, ranks: Sequence[StepSeries]) -> float:
-    """As if each rank drew its steps from those of the one that was there.
+def _lateness(result: CellResult, ranks: Sequence[StepSeries], in_a_row: int) -> float:
+    """As if each rank drew its steps, so many in a row, from those of the one that was there.
 
-    Of n steps the i-th shortest is the longest of N draws in ``(i^N - (i-1)^N) / n^N`` of all ways.
+    Of n draws the i-th shortest is the longest of N in ``(i^N - (i-1)^N) / n^N`` of all ways.
     """
-    steps_ms = np.sort(ranks[0].column("step", timeline(ranks)))
+    steps_ms = ranks[0].column("step", timeline(ranks))
     if result.rehearsed is None or not steps_ms.any():
         return 1.0
-    weights = np.diff(np.linspace(0, 1, len(steps_ms) + 1) ** result.rehearsed.ranks)
-    return float(weights @ steps_ms / steps_ms.mean())
+    row = np.full(min(in_a_row, len(steps_ms)), 1 / min(in_a_row, len(steps_ms)))
+    draws_ms = np.sort(np.convolve(steps_ms, row, "valid"))
+    weights = np.diff(np.linspace(0, 1, len(draws_ms) + 1) ** result.rehearsed.ranks)
+    return float(weights @ draws_ms / steps_ms.mean())
 
 
 def figures_of(cell: CellRecords) -> StepFigures:

@@ -119,18 +119,19 @@ def test_a_gpu_whose_host_waits_for_a_core_or_a_batch_is_limited_by_it(
     assert regime(one.config) == limit
 
 
-@pytest.mark.parametrize(("wait_ms", "meet"), [(0.0, True), (0.5, False)])
-def test_gpus_that_meet_in_each_step_wait_for_the_slowest(
-    tmp_path: Path, wait_ms: float, meet: bool
+@pytest.mark.parametrize(("wait_ms", "in_a_row"), [(0.0, 1), (0.5, 32)])
+def test_gpus_wait_for_the_slowest_in_each_step_and_hosts_catch_up(
+    tmp_path: Path, wait_ms: float, in_a_row: int
 ) -> None:
     play = replace(rehearsal(2), phases_ms={**FASTER, "data_wait": wait_ms})
     (one,) = played(tmp_path, *repeats(SINGLE), *repeats(play), ranks=2).rehearsals
     late = []
     for run in one.config.runs:
         steps_ms = run.cell.steps[0].timed().column("step")
-        late.append(np.mean([*map(max, product(steps_ms, repeat=2))]) / steps_ms.mean())
-    assert min(late) > 1.001
-    assert one.lateness == pytest.approx(geometric_mean(late) if meet else 1.0)
+        draws_ms = np.lib.stride_tricks.sliding_window_view(steps_ms, in_a_row).mean(axis=1)
+        late.append(np.mean([*map(max, product(draws_ms, repeat=2))]) / steps_ms.mean())
+    assert max(late) > 1.0003
+    assert one.lateness == pytest.approx(geometric_mean(late))
     own, single = (c.estimate("step_time_ms").value for c in (one.config, one.single))
     assert one.step_time_ms.value == pytest.approx(own * one.lateness)
     assert one.speedup.value == pytest.approx(single / one.step_time_ms.value)
@@ -178,7 +179,7 @@ def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(
     (one,) = found.rehearsals
     assert (regime(one.config), one.word) == (limit, "likely pays")
     wide = one.speedup.interval.high / one.speedup.value - 1
-    assert wide == pytest.approx({"GPU": 0.035, "host": 0.15}[limit])
+    assert wide == pytest.approx({"GPU": 0.035, "host": 0.12}[limit])
 
 
 def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path) -> None:

@@ -152,10 +152,14 @@ def _is_own(sweep: SweepFolder, plan: SweepPlan) -> bool:
 
 def _interrupted(why: str) -> int:
     say(f"{why}: what was finished is kept")
+    _say_how_to_finish()
+    return Exit.INTERRUPTED
+
+
+def _say_how_to_finish() -> None:
     for sweep in sweep_reports:
         if way := way_to_finish(sweep.folder, sweep.endings.values()):
             say(way)
-    return Exit.INTERRUPTED
 
 
 def _run_hydra() -> None:
@@ -191,9 +195,7 @@ def report(*, verbose: bool = False, answers: bool = True) -> int:
         _report_sweep(one, verbose, answers or one.count("done") < len(one.endings))
         for one in sweep_reports
     ]
-    for sweep in sweep_reports:
-        if way := way_to_finish(sweep.folder, sweep.endings.values()):
-            say(way)
+    _say_how_to_finish()
     if any(sweep.count("failed") for sweep in sweep_reports):
         return Exit.FAILED
     if any(sweep.count("interrupted") for sweep in sweep_reports):

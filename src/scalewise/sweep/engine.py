@@ -25,6 +25,7 @@ from scalewise.records import (
     State,
     StrategyDecision,
     SweepFolder,
+    cell_state,
     save_record,
 )
 from scalewise.supervisor import mendable
@@ -184,10 +185,10 @@ class Engine:
             self.executor.cancel(self._running, deadline)
         finally:
             signal.signal(signal.SIGINT, previous)
-        for cell in self._pending():
-            cell_id = cell.planned.cell_id
-            is_done = self.folder.is_done(cell.planned)
-            self.report.endings[cell_id] = Ending("done" if is_done else "interrupted")
+        for planned in (cell.planned for cell in self._pending()):
+            # As everyone reads it: what failed before it was queued again is to be mended.
+            left = cell_state(self.folder.cell(planned.name), planned.cell_id)
+            self.report.endings[planned.cell_id] = left.ending
         if mirror is not None:
             mirror.abandon(deadline)
 

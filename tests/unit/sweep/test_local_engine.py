@@ -192,6 +192,19 @@ def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
     assert engine.report.count("done") == 1
 
 
+def test_what_is_left_of_a_sweep_that_is_ended_is_as_its_records_tell(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep said *finish it* where status said *mend it*."""
+    run(engine, monkeypatch, Supervisors(["exception"]))
+    monkeypatch.setattr(engine, "_loop", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(engine, monkeypatch, Supervisors([]), seeds=(0, 1))
+    told = [cell.ending.outcome for cell in StatusReader(engine.folder.path).read().cells]
+    assert sorted(told) == ["failed", "waiting"]
+    assert sorted(one.outcome for one in engine.report.endings.values()) == sorted(told)
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_rank_that_dies_records_why_and_tells_by_its_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], full: bool

@@ -135,6 +135,9 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     sys.argv = [command[0], *words, *more, f"sweep.resume={name}"]
     say(f"resumes: {pasteable(program, redacted_words(sys.argv[1:]), script)}")
     sys.argv += ["--verbose"] if verbose else []
+    place = sweep.path.absolute().parent
+    if place.name == "multirun" and _is_mine(place.parent):
+        sys.path.append(str(place.parent))  # it was started there, beside a user's own model
     return train(defaults=False)
 
 
@@ -142,12 +145,14 @@ def _is_own(sweep: SweepFolder, plan: SweepPlan) -> bool:
     """Whether this user typed the command, for this folder, and nobody else can write there."""
     if plan.seal is None or plan.seal != seal(str(sweep.path.resolve()), *plan.command):
         return False
-    for path in (sweep.path, sweep.plan_path):
-        found = path.stat()
-        shared = found.st_mode & stat.S_IWGRP and found.st_gid != os.getgid()
-        if found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH or shared:
-            return False
-    return True
+    return _is_mine(sweep.path) and _is_mine(sweep.plan_path)
+
+
+def _is_mine(path: Path) -> bool:
+    """Whether it is this user's, and nobody else can write there."""
+    found = path.stat()
+    shared = found.st_mode & stat.S_IWGRP and found.st_gid != os.getgid()
+    return found.st_uid == os.getuid() and not (found.st_mode & stat.S_IWOTH or shared)
 
 
 def _interrupted(why: str) -> int:

@@ -142,6 +142,7 @@ def test_wrong_use_is_one_line(
 def trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would train ends at once, and tells whether saved defaults count."""
     monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(hydra_main, "train", lambda defaults=True: Exit.INVALID * defaults)
 
 
@@ -209,6 +210,18 @@ def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
     assert main(["resume", str(folder), "sweep.rerun=failed"]) == 0, "no saved default counts"
     again = [*words[:3], "sweep.rerun=failed", f"sweep.resume={folder}"]
     assert sys.argv == ["/home/me/train.py", *again]
+
+
+@pytest.mark.usefixtures("own_key", "trains")
+@pytest.mark.parametrize("mode", [0o700, 0o777])
+def test_a_users_own_model_is_looked_for_where_its_sweep_was_started(
+    tmp_path: Path, mode: int
+) -> None:
+    (tmp_path / "multirun" / "sweep").mkdir(parents=True)
+    tmp_path.chmod(mode)
+    folder = recorded(tmp_path / "multirun" / "sweep", "train.py", "model._target_=my.Net")
+    assert main(["resume", str(folder)]) == Exit.DONE
+    assert (str(tmp_path) in sys.path) == (mode == 0o700), "what others write may be any program"
 
 
 @pytest.mark.usefixtures("own_key", "trains")

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
-from scalewise.config import ConfigError, conf_dir, key_of, pasteable, refuse_unseen
+from scalewise.config import ONCE, ConfigError, conf_dir, key_of, pasteable, refuse_unseen
 from scalewise.host import (
+    escaped,
     foreign_launch,
     from_here,
     interrupt_on_polite_signals,
@@ -79,17 +80,11 @@ def train(defaults: bool = True, answers: bool = True) -> int:
         line = explain(error)
         if line is None or wants_traceback:
             raise
-        say(f"error: {line}")
+        say(f"error: {escaped(line)}")
         began = any(sweep.endings for sweep in sweep_reports)  # the input was not what is wrong
         return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
         discard_unused_folder()
-
-
-_ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",
-         "hydra.sweep.dir", "hydra.run.dir", "sweep.doctor")  # fmt: skip
-"""Given again, these would select other cells, add still more, or train in the place that a folder
-was moved from; the last is of earlier versions."""
 
 
 def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: bool = False) -> int:
@@ -120,7 +115,7 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
             f"run: {pasteable(program, command[1:], script)}; allowed: your own, or with --trust "
             "after a look at that"
         )
-    words = [word for word in command[1:] if key_of(word) not in _ONCE]
+    words = [word for word in command[1:] if key_of(word) not in ONCE]
     words = [word for word in words if REDACTED not in word or key_of(word) not in typed_again]
     unknown = [word for word in words if REDACTED in word]
     if unknown:

@@ -87,9 +87,10 @@ class ScriptConfig:
 
 _OPTIONS = {"devices": "--devices", "measure.min_time_s": "--time", "repeats": "--repeats"}
 
-NOT_PASTED: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=",
-                     "sweep.rerun=", "sweep.extend=", "sweep.doctor=")  # fmt: skip
-"""A command to paste makes a folder of its own; the last is of earlier versions."""
+ONCE: Final = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",
+               "hydra.sweep.dir", "hydra.run.dir", "sweep.doctor")  # fmt: skip
+"""Keys of one invocation: given again, they would select other cells, add still more, or train in
+another's place; the last is of earlier versions."""
 
 
 def key_of(word: str) -> str:

@@ -149,7 +149,7 @@ class Engine:
             self.report.cells += cells
             self._admit_all(cells, alone=len(cells) == 1)
             # Admitted first: only then does an executor know its host's slots.
-            self._add_to_plan(cells)
+            add_to_plan(self.folder, cells, self.executor.policy, self.executor.host.slots())
             if self._has_trackers(cells):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop()
@@ -161,9 +161,6 @@ class Engine:
         except BaseException:
             self._shut_down(mirror)
             raise
-
-    def _add_to_plan(self, cells: Sequence[Cell]) -> None:
-        add_to_plan(self.folder, cells, self.executor.policy, self.executor.host.slots())
 
     def _has_trackers(self, cells: Sequence[Cell]) -> bool:
         pending = self._pending()
@@ -288,7 +285,7 @@ class Engine:
     def _run_later(self, cells: Sequence[Cell]) -> None:
         """Run cells of a later stage, planned before they run: a resumed sweep needs them."""
         self.report.cells += cells
-        self._add_to_plan(cells)
+        add_to_plan(self.folder, cells, self.executor.policy, self.executor.host.slots())
         self._admit_all(cells)
         self._loop()
 

@@ -138,7 +138,7 @@ def _queued(folder: Path) -> QueuedCell:
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: job_in(tmp_path))
+    monkeypatch.setattr(local_executor, "Job", lambda *_, **__: job_in(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     said: list[str] = []
     executor = LocalExecutor(LocalConfig(warm=True))

@@ -143,6 +143,10 @@ def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
     ((_, folder),) = engine.folder.cells()
     assert len([*folder.attempts()]) == len(answers), "what no supervisor recorded, the engine does"
     assert folder.find_running_attempt() is None
+    monkeypatch.setattr(engine, "_loop", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(engine, monkeypatch, supervisors)
+    assert engine.report.count("failed") == 1, "as status reads it, whatever ends the sweep"
 
 
 def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
@@ -190,19 +194,6 @@ def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
     with pytest.raises(BrokenPipeError):
         run(engine, monkeypatch, Supervisors([DONE]))
     assert engine.report.count("done") == 1
-
-
-def test_what_is_left_of_a_sweep_that_is_ended_is_as_its_records_tell(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sweep said *finish it* where status said *mend it*."""
-    run(engine, monkeypatch, Supervisors(["exception"]))
-    monkeypatch.setattr(engine, "_loop", Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run(engine, monkeypatch, Supervisors([]), seeds=(0, 1))
-    told = [cell.ending.outcome for cell in StatusReader(engine.folder.path).read().cells]
-    assert sorted(told) == ["failed", "waiting"]
-    assert sorted(one.outcome for one in engine.report.endings.values()) == sorted(told)
 
 
 @pytest.mark.parametrize("full", [False, True])

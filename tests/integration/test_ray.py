@@ -89,12 +89,6 @@ def second_try(folder: CellFolder) -> bool:
     return running is not None and running.number == 2
 
 
-def raylet_of(rank: int) -> psutil.Process:
-    """The node on which a rank runs."""
-    parents = psutil.Process(rank).parents()
-    return next(p for p in parents if p.name() == "raylet")
-
-
 def test_a_cell_goes_to_another_node_when_its_own_is_lost_and_ctrl_c_ends_it(
     cluster: Train, elsewhere: Path
 ) -> None:
@@ -105,7 +99,8 @@ def test_a_cell_goes_to_another_node_when_its_own_is_lost_and_ctrl_c_ends_it(
         cwd=elsewhere,
     )
     folder = cluster.training(known, elsewhere)
-    raylet_of(cluster.ranks()[0]).kill()
+    parents = psutil.Process(cluster.ranks()[0]).parents()
+    next(p for p in parents if p.name() == "raylet").kill()  # the node on which the rank runs
 
     wait_for(lambda: second_try(folder) and makes_steps(folder), "steps on the other node", 120)
     os.kill(head.pid, signal.SIGINT)

@@ -22,15 +22,12 @@ from scalewise.records import Alert
 _VIEW = [sys.executable, "-m", "scalewise", "trackio-view"]
 
 
-def environment_in(folder: Path) -> dict[str, str]:
-    return {**os.environ, "TRACKIO_DIR": str(folder / "trackio"), "PYTHONPATH": str(ROOT / "src")}
-
-
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The full URL of a dashboard over one sweep of a GPU cell and a CPU cell."""
     tmp_path = tmp_path_factory.mktemp("dashboard")
-    environment = environment_in(tmp_path)
+    own = {"TRACKIO_DIR": str(tmp_path / "trackio"), "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, **own}
     sweep = plan_sweep(tmp_path / "sweep", ["on_gpus", "on_cpu"])
     for name, gpus in (("on_gpus", True), ("on_cpu", False)):
         only_trackio = {"tracking": {"name": "trackio", "trackers": ["trackio"]}}

@@ -56,24 +56,20 @@ def test_an_outside_thing_has_one_seam(library: str) -> None:
 
 
 @functools.cache
-def imported(path: Path) -> tuple[str, ...]:
-    """Every module a file imports, as :func:`_imported` finds them."""
-    return tuple(_imported(path))
-
-
-def _imported(path: Path) -> Iterator[str]:
+def imported(path: Path) -> list[str]:
     """Every module a file imports, inside functions too, but for type checkers' blocks."""
-    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    found, waiting = list[str](), [ast.parse(path.read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             waiting += node.orelse
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield node.module or ""
+            found.append(node.module or "")
         waiting += ast.iter_child_nodes(node)
+    return found
 
 
 def test_private_modules_of_torch_are_used_in_one_file() -> None:

@@ -40,7 +40,7 @@ from scalewise.analysis.statistics import (
     estimate_runs,
 )
 from scalewise.analysis.steps import RankAnatomy, mean_anatomy, mean_of_known, pipeline_of
-from scalewise.config import NOT_PASTED, config_id, pasteable
+from scalewise.config import ONCE, config_id, key_of, pasteable
 from scalewise.records import CellResult, RankSummary, RehearsalRecord
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
@@ -165,7 +165,7 @@ class Configuration:
         both = f"devices=1,{max(2, self.devices or 2)}"
         cell = self.cells[0]
         typed = cell.provenance.command[1:] if cell.provenance else cell.planned.overrides
-        kept = (word for word in typed if not word.startswith(("devices=", *NOT_PASTED)))
+        kept = (word for word in typed if key_of(word) not in ("devices", *ONCE))
         return pasteable("", [both, *kept], str(self.setting("script.command")))
 
     @property

@@ -153,7 +153,8 @@ def _remedy(config: Configuration, kind: str, loss: LostTime | None = None) -> R
             said.append(own)
             in_own_data = in_own_data or own
     told, rank = _KINDS[kind], loss and loss.rank
-    words, deed = (text.format(rank=rank) for text in (", or ".join(said), told.deed))
+    trace = "" if config.has_own_settings else " (profile.trace=true)"  # which no script sees
+    words, deed = (t.format(rank=rank, trace=trace) for t in (", or ".join(said), told.deed))
     words = words or deed or "no setting helps"
     deed = deed or in_own_data
     return Remedy(f"{words}: {told.why}" if told.why else words, tuple(overrides), deed)

@@ -210,6 +210,11 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
     single = next(likely, None) or min(
         ran or singles, key=lambda s: len(_find_differences(s, multi))
     )
+    sides = [one for one in (multi, single) if one.runs]
+    untimed = (c for c in sides if not c.uncounted and not c.values("global_samples_per_s"))
+    if side := next(untimed, None):  # what took few steps may lack more, as its optimizer's name
+        reason = side.runs[0].missing.get("throughput", "not measured")
+        return Refused(multi, f"no throughput of {side.label}: {reason}")
     if differing := _find_differences(single, multi):
         baseline = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
         if baseline is not None:
@@ -232,9 +237,6 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
             each = ((estimate(c.estimate("step_time_ms")), c.device_words) for c in (single, multi))
             took = " and ".join(f"{ms} ms on {devices}" for ms, devices in each)
             return Refused(multi, f"no samples/s of {side.label}: {why}. Steps took {took}")
-        if not side.values("global_samples_per_s"):
-            reason = side.runs[0].missing.get("throughput", "not measured")
-            return Refused(multi, f"no throughput of {side.label}: {reason}")
     speedup = rate_ratio(multi, single)
     judgement = judge_config(multi, speedup, round_s(multi, single))
     devices, invalid = multi.runs[0].world_size, multi.invalid

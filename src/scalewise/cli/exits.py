@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from scalewise.config import ConfigError, DatasetError, in_one_line, options_of
-from scalewise.host import discard, escaped, is_unread, say, silence_unread
+from scalewise.host import discard, is_unread, say, silence_unread
 from scalewise.records import RecordError, closest
 
 
@@ -69,12 +69,7 @@ def is_the_hosts_fault(error: BaseException) -> bool:
 
 
 def explain(error: BaseException) -> str | None:
-    """The error in one line, control characters escaped; None for a bug of this package."""
-    text = _explanation(error)
-    return None if text is None else escaped(text)
-
-
-def _explanation(error: BaseException) -> str | None:
+    """The error in one line; None for a bug of this package."""
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 

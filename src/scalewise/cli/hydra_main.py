@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
-from scalewise.config import ConfigError, conf_dir, key_of, pasteable, refuse_unseen
+from scalewise.config import ONCE, ConfigError, conf_dir, key_of, pasteable, refuse_unseen
 from scalewise.host import (
+    escaped,
     foreign_launch,
     from_here,
     interrupt_on_polite_signals,
@@ -79,17 +80,11 @@ def train(defaults: bool = True, answers: bool = True) -> int:
         line = explain(error)
         if line is None or wants_traceback:
             raise
-        say(f"error: {line}")
+        say(f"error: {escaped(line)}")
         began = any(sweep.endings for sweep in sweep_reports)  # the input was not what is wrong
         return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
         discard_unused_folder()
-
-
-_ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",
-         "hydra.sweep.dir", "hydra.run.dir", "sweep.doctor")  # fmt: skip
-"""Given again, these would select other cells, add still more, or train in the place that a folder
-was moved from; the last is of earlier versions."""
 
 
 def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: bool = False) -> int:
@@ -120,7 +115,7 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
             f"run: {pasteable(program, command[1:], script)}; allowed: your own, or with --trust "
             "after a look at that"
         )
-    words = [word for word in command[1:] if key_of(word) not in _ONCE]
+    words = [word for word in command[1:] if key_of(word) not in ONCE]
     words = [word for word in words if REDACTED not in word or key_of(word) not in typed_again]
     unknown = [word for word in words if REDACTED in word]
     if unknown:
@@ -135,6 +130,9 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     sys.argv = [command[0], *words, *more, f"sweep.resume={name}"]
     say(f"resumes: {pasteable(program, redacted_words(sys.argv[1:]), script)}")
     sys.argv += ["--verbose"] if verbose else []
+    place = sweep.path.absolute().parent
+    if place.name == "multirun" and _is_mine(place.parent):
+        sys.path.append(str(place.parent))  # it was started there, beside a user's own model
     return train(defaults=False)
 
 
@@ -142,20 +140,26 @@ def _is_own(sweep: SweepFolder, plan: SweepPlan) -> bool:
     """Whether this user typed the command, for this folder, and nobody else can write there."""
     if plan.seal is None or plan.seal != seal(str(sweep.path.resolve()), *plan.command):
         return False
-    for path in (sweep.path, sweep.plan_path):
-        found = path.stat()
-        shared = found.st_mode & stat.S_IWGRP and found.st_gid != os.getgid()
-        if found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH or shared:
-            return False
-    return True
+    return _is_mine(sweep.path) and _is_mine(sweep.plan_path)
+
+
+def _is_mine(path: Path) -> bool:
+    """Whether it is this user's, and nobody else can write there."""
+    found = path.stat()
+    shared = found.st_mode & stat.S_IWGRP and found.st_gid != os.getgid()
+    return found.st_uid == os.getuid() and not (found.st_mode & stat.S_IWOTH or shared)
 
 
 def _interrupted(why: str) -> int:
     say(f"{why}: what was finished is kept")
+    _say_how_to_finish()
+    return Exit.INTERRUPTED
+
+
+def _say_how_to_finish() -> None:
     for sweep in sweep_reports:
         if way := way_to_finish(sweep.folder, sweep.endings.values()):
             say(way)
-    return Exit.INTERRUPTED
 
 
 def _run_hydra() -> None:
@@ -191,9 +195,7 @@ def report(*, verbose: bool = False, answers: bool = True) -> int:
         _report_sweep(one, verbose, answers or one.count("done") < len(one.endings))
         for one in sweep_reports
     ]
-    for sweep in sweep_reports:
-        if way := way_to_finish(sweep.folder, sweep.endings.values()):
-            say(way)
+    _say_how_to_finish()
     if any(sweep.count("failed") for sweep in sweep_reports):
         return Exit.FAILED
     if any(sweep.count("interrupted") for sweep in sweep_reports):

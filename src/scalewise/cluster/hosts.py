@@ -15,7 +15,7 @@ from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
 from scalewise.records import CellFolder, Ending, PlannedCell
 from scalewise.supervisor import Job, Origin, announce, meet
-from scalewise.sweep import LauncherConfig, job_of
+from scalewise.sweep import LauncherConfig, settings_of
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
@@ -133,15 +133,14 @@ def train_here(
     cell = build_cell(folder.load_config())
     host = granted(cell, order.wanted)
     with leased(host, order.wanted.devices_per_node, go_on) as lease:
-        job = job_of(
-            cell, folder, order.cell, order.wanted.world_size, host, lease.slots, order.origin
-        )
+        settings, path = settings_of(cell, order.wanted.world_size), str(folder.path.resolve())
         count, nodes = order.wanted.nodes, None
         if count > 1 and order.index > 0:
             nodes = meet(folder, order.key, order.index, count, go_on)
         elif count > 1:
             nodes = announce(folder, order.key, count, order.address, free_port())
-        job = replace(job, co_tenants=order.co_tenants, nodes=nodes)
+        job = Job(path, order.cell, settings, lease.slots, order.origin, host.driver, host.topology,
+                  order.co_tenants, nodes)  # fmt: skip
         return supervise(job, lease.descriptors)
 
 

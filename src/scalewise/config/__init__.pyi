@@ -74,7 +74,8 @@ from .rehearsal import RehearseConfig as RehearseConfig
 from .rehearsal import as_rehearsal as as_rehearsal
 from .rehearsal import rehearsed as rehearsed
 from .rehearsal import spelled as spelled
-from .script import NOT_PASTED as NOT_PASTED
+from .script import NAMES_A_SCRIPT as NAMES_A_SCRIPT
+from .script import ONCE as ONCE
 from .script import ScriptConfig as ScriptConfig
 from .script import key_of as key_of
 from .script import pasteable as pasteable

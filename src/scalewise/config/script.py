@@ -87,9 +87,10 @@ class ScriptConfig:
 
 _OPTIONS = {"devices": "--devices", "measure.min_time_s": "--time", "repeats": "--repeats"}
 
-NOT_PASTED: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=",
-                     "sweep.rerun=", "sweep.extend=", "sweep.doctor=")  # fmt: skip
-"""A command to paste makes a folder of its own; the last is of earlier versions."""
+ONCE: Final = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",
+               "hydra.sweep.dir", "hydra.run.dir", "sweep.doctor")  # fmt: skip
+"""Keys of one invocation: given again, they would select other cells, add still more, or train in
+another's place; the last is of earlier versions."""
 
 
 def key_of(word: str) -> str:
@@ -107,11 +108,12 @@ def pasteable(program: str, overrides: Sequence[str], script: str | None) -> str
         key, _, value = word.partition("=")
         if key in _OPTIONS:
             words += [_OPTIONS[key], value]
-        elif key not in ("-m", "experiment", "script.command", "model.name"):
+        elif _is_seen(word):
             words += ["--set", word]
     return shlex.join([*words, "--", *shlex.split(script)])
 
 
+NAMES_A_SCRIPT = ("experiment", "script.command", "model.name")
 _BESIDE_A_SCRIPT = (
     "sweep", "measure", "monitor", "hardware", "tracking", "rehearse", "hydra", "devices", "seed",
     "repeats", "max_repeats", "precision_percent", "max_steps", "warmup_steps", "log_every_n_steps",
@@ -119,11 +121,14 @@ _BESIDE_A_SCRIPT = (
 """Groups and keys that hold for a script too: model, data, precision and the like are its own."""
 
 
+def _is_seen(setting: str) -> bool:
+    return re.split(r"[./=]", setting.lstrip("+~"))[0] in _BESIDE_A_SCRIPT
+
+
 def refuse_unseen(settings: Sequence[str], lead: str = "") -> None:
     """Refuse what no script sees, but its records would have. Raises :class:`ConfigError`."""
-    for setting in settings:
-        if re.split(r"[./=]", setting.lstrip("+~"))[0] not in _BESIDE_A_SCRIPT:
-            raise ConfigError(
-                f"{lead}found {setting}, which a script does not see; allowed: settings of "
-                f"{', '.join(_BESIDE_A_SCRIPT)}; or of a new run, its own arguments (after --)"
-            )
+    if unseen := next(itertools.filterfalse(_is_seen, settings), None):
+        raise ConfigError(
+            f"{lead}found {unseen}, which a script does not see; allowed: settings of "
+            f"{', '.join(_BESIDE_A_SCRIPT)}; or of a new run, its own arguments (after --)"
+        )

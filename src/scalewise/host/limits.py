@@ -173,14 +173,6 @@ class CoreUse:
     """Of the process and of all that it started."""
 
 
-@dataclass(frozen=True)
-class _Reading:
-    time_s: float
-    cores: frozenset[int]
-    busy_s: float
-    own_s: float
-
-
 class CoreUseMeter:
     """Measures :class:`CoreUse` of this process from :meth:`begin` to :meth:`end`.
 
@@ -192,7 +184,8 @@ class CoreUseMeter:
     def __init__(self, proc: Path = _PROC) -> None:
         self.missing: str | None = None
         self._proc = proc
-        self._begin: _Reading | None = None
+        self._begin: tuple[frozenset[int], float, float, float] | None = None
+        """Cores; seconds of a clock, of all processes on these cores, and of this one's."""
 
     def begin(self) -> None:
         """From here on, whatever began before."""
@@ -203,21 +196,18 @@ class CoreUseMeter:
         before, now = self._begin, self._read()
         if before is None or now is None:
             return None
-        if now.cores != before.cores:
+        (cores, *began), (cores_now, *ended) = before, now
+        if cores_now != cores:
             self.missing = "the process was bound to other cores meanwhile"
             return None
-        return CoreUse(
-            len(now.cores),
-            max(now.time_s - before.time_s, 1e-9),
-            max(0.0, now.busy_s - before.busy_s),
-            max(0.0, now.own_s - before.own_s),
-        )
+        window_s, busy_s, own_s = (max(0.0, b - a) for a, b in zip(began, ended, strict=True))
+        return CoreUse(len(cores), max(window_s, 1e-9), busy_s, own_s)
 
-    def _read(self) -> _Reading | None:
+    def _read(self) -> tuple[frozenset[int], float, float, float] | None:
         cores = frozenset(os.sched_getaffinity(0))
         try:
             busy_s = _busy_s(self._proc, cores)
-            return _Reading(time.monotonic(), cores, busy_s, _tree_s(self._proc))
+            return cores, time.monotonic(), busy_s, _tree_s(self._proc)
         except (OSError, ValueError, IndexError) as error:
             self.missing = f"{self._proc}: {error}"
             return None

@@ -91,7 +91,9 @@ def advise(analysis: Analysis, samples: int | None) -> list[Section]:
     singles = [c for c in analysis.measured if c.devices == 1 and samples_per_s(c)]
     sound = [c for c in singles if not c.invalid]
     if not sound:
-        none = "; ".join(["none", *_damaged(analysis)])
+        lost = [(c.planned.name, c.ending, None) for c in analysis.unfinished
+                if c.planned.devices == 1 and c.ending.message]  # fmt: skip
+        none = "; ".join(["none", *[*ending_lines(lost)][:1], *_damaged(analysis)])
         found = f"an invalid one: {singles[0].invalid[0].text}" if singles else none
         uncounted = (c.uncounted for c in analysis.measured if c.devices == 1)
         found = next((f"one without samples/s: {why}" for why in uncounted if why), found)

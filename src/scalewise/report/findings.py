@@ -35,7 +35,7 @@ from scalewise.analysis import (
     samples_per_s,
     work_remedy,
 )
-from scalewise.config import NOT_PASTED, key_of, pasteable
+from scalewise.config import ONCE, key_of, pasteable
 from scalewise.host import from_here, plural
 from scalewise.records import SweepFolder
 from scalewise.report.sections import (
@@ -93,7 +93,7 @@ def _to_paste(analysis: Analysis, typed: Sequence[str]) -> str:
         return ""
     program = PurePath(typed[0]).name
     program = f"python {program}" if program.endswith(".py") else program
-    typed_words = [word for word in typed[1:] if not word.startswith(NOT_PASTED)]
+    typed_words = [word for word in typed[1:] if key_of(word) not in ONCE]
     script = next((c.setting("script.command") for c in analysis.configurations), None)
     return pasteable(program, typed_words, script).rstrip()
 

@@ -18,8 +18,8 @@ from .local_executor import LocalExecutor as LocalExecutor
 from .plan import Cell as Cell
 from .resume import way_to_finish as way_to_finish
 from .running_cells import SupervisorProcess as SupervisorProcess
-from .running_cells import job_of as job_of
 from .running_cells import memory_advice as memory_advice
+from .running_cells import settings_of as settings_of
 from .running_cells import start_supervisor as start_supervisor
 from .status import is_held as is_held
 from .status_view import Display as Display

@@ -25,6 +25,7 @@ from scalewise.records import (
     State,
     StrategyDecision,
     SweepFolder,
+    cell_state,
     save_record,
 )
 from scalewise.supervisor import mendable
@@ -148,7 +149,7 @@ class Engine:
             self.report.cells += cells
             self._admit_all(cells, alone=len(cells) == 1)
             # Admitted first: only then does an executor know its host's slots.
-            self._add_to_plan(cells)
+            add_to_plan(self.folder, cells, self.executor.policy, self.executor.host.slots())
             if self._has_trackers(cells):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop()
@@ -160,9 +161,6 @@ class Engine:
         except BaseException:
             self._shut_down(mirror)
             raise
-
-    def _add_to_plan(self, cells: Sequence[Cell]) -> None:
-        add_to_plan(self.folder, cells, self.executor.policy, self.executor.host.slots())
 
     def _has_trackers(self, cells: Sequence[Cell]) -> bool:
         pending = self._pending()
@@ -184,10 +182,10 @@ class Engine:
             self.executor.cancel(self._running, deadline)
         finally:
             signal.signal(signal.SIGINT, previous)
-        for cell in self._pending():
-            cell_id = cell.planned.cell_id
-            is_done = self.folder.is_done(cell.planned)
-            self.report.endings[cell_id] = Ending("done" if is_done else "interrupted")
+        for planned in (cell.planned for cell in self._pending()):
+            # As everyone reads it: what failed before it was queued again is to be mended.
+            left = cell_state(self.folder.cell(planned.name), planned.cell_id)
+            self.report.endings[planned.cell_id] = left.ending
         if mirror is not None:
             mirror.abandon(deadline)
 
@@ -287,7 +285,7 @@ class Engine:
     def _run_later(self, cells: Sequence[Cell]) -> None:
         """Run cells of a later stage, planned before they run: a resumed sweep needs them."""
         self.report.cells += cells
-        self._add_to_plan(cells)
+        add_to_plan(self.folder, cells, self.executor.policy, self.executor.host.slots())
         self._admit_all(cells)
         self._loop()
 

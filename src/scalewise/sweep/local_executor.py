@@ -21,12 +21,12 @@ import psutil
 from scalewise.gpu import Host, Lease, Leases, Occupancy, units
 from scalewise.host import end_child, end_orphans, wrap_command
 from scalewise.records import DeviceInfo, Ending, RecordError, SweepFolder
-from scalewise.supervisor import Origin
+from scalewise.supervisor import Job, Origin
 from scalewise.sweep.executor import Executor, LauncherConfig, Note, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import ThisHost, devices_for, explain_differences
-from scalewise.sweep.running_cells import SupervisorProcess, job_of, start_supervisor
+from scalewise.sweep.running_cells import SupervisorProcess, settings_of, start_supervisor
 from scalewise.sweep.status_view import duration
 from scalewise.train import is_ours
 
@@ -148,10 +148,10 @@ class LocalExecutor(Executor[LocalCell]):
 
     def start_supervisor(self, queued: QueuedCell, lease: Lease) -> SupervisorProcess:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
-        cell, ranks, host = queued.cell, queued.world_size, queued.demand.host
+        cell, host, path = queued.cell, queued.demand.host, str(queued.folder.path.resolve())
         locks, origin = (*lease.descriptors, *self._locks), Origin.of_this_process()
-        wanted = cell.request.cell
-        job = job_of(wanted, queued.folder, cell.planned, ranks, host, lease.slots, origin)
+        settings = settings_of(cell.request.cell, queued.world_size)
+        job = Job(path, cell.planned, settings, lease.slots, origin, host.driver, host.topology)
         if self._not_forked is None:
             try:
                 server = self._server_of(cell.planned.repeat, origin.python_path)

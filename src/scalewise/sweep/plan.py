@@ -15,6 +15,7 @@ from scalewise.config import (
     DEFAULT_BUDGET_MIN,
     FEWEST_ADAPTIVE_REPEATS,
     MAX_CELLS,
+    NAMES_A_SCRIPT,
     TOO_MANY_CELLS,
     CellConfig,
     Component,
@@ -28,7 +29,9 @@ from scalewise.config import (
     instantiate,
     is_shipped,
     keep_own_arguments,
+    key_of,
     place_on_devices,
+    refuse_unseen,
     rehearsed,
     repeat_id,
     without_absent_groups,
@@ -130,6 +133,8 @@ def request(
         cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     except ConfigError as error:
         raise ConfigError(devices_as_typed(str(error), typed)) from error
+    if cell.script is not None and cell.sweep.resume is None:
+        refuse_unseen([word for word in typed if key_of(word) not in NAMES_A_SCRIPT])
     # Of kept sweeps they are read; whoever asks for them anew would get something else.
     for key in sorted(whole["strategy"].keys() & getattr(cell.strategy, "GONE", frozenset())):
         raise ConfigError(f"strategy.{key}: unknown key; allowed: without it (CHANGELOG.md, Gone)")

@@ -266,17 +266,12 @@ _RANKS_END_S = 15.0
 _LOOK_S = 0.05
 
 
-class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
-    """Another process is running a sweep in this folder, or what it left has not ended."""
-
-
 @contextmanager
 def lock_folder(folder: SweepFolder) -> Iterator[FileLock]:
     """Make the folder, and keep every other sweep out of it by its lock.
 
-    Processes that a killed sweep has left are waited for. Raises :class:`SweepBusy` where a sweep
-    runs in it already or something is left for too long, :class:`ConfigError` where it cannot be
-    made.
+    Processes that a killed sweep has left are waited for. Raises :class:`ConfigError` where a sweep
+    runs in it already, something is left for too long, or it cannot be made.
     """
     lock = FileLock(folder.lock_path)
     try:
@@ -291,17 +286,17 @@ def lock_folder(folder: SweepFolder) -> Iterator[FileLock]:
 
 
 def _wait_for(lock: FileLock, folder: Path) -> None:
-    """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
+    """Take a lock that others have, once they have ended. Raises :class:`ConfigError`."""
     begun = time.monotonic()
     while not lock.try_acquire(f"{os.getpid()}\n"):
         waited_s, holder = time.monotonic() - begun, lock.holder().strip()
         if waited_s > _ASK_S and _has_open(holder, lock.path):
-            raise SweepBusy(
+            raise ConfigError(
                 f"{from_here(folder)}: found process {holder}, which runs a sweep in it; "
                 "allowed: wait for it, or another folder"
             )
         if waited_s > _RANKS_END_S:
-            raise SweepBusy(
+            raise ConfigError(
                 f"{from_here(folder)}: its sweep runs on another host, or was killed and what "
                 f"it left still runs here; `lsof {lock.path}` names it: end it first"
             )

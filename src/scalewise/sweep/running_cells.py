@@ -11,19 +11,14 @@ from typing import Any
 import psutil
 
 from scalewise.config import CellConfig, ConfigError, rehearsed
-from scalewise.gpu import Host
 from scalewise.records import (
     CellFolder,
-    CellResult,
-    DeviceInfo,
     Ending,
-    PlannedCell,
     last_metrics,
 )
 from scalewise.script import python_path
 from scalewise.supervisor import (
     Job,
-    Origin,
     Settings,
     from_line,
     log_end,
@@ -91,35 +86,6 @@ def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> Superv
     return SupervisorProcess(job, process)
 
 
-def job_of(
-    cell: CellConfig,
-    folder: CellFolder,
-    planned: PlannedCell,
-    world_size: int,
-    host: Host,
-    slots: tuple[DeviceInfo, ...],
-    origin: Origin,
-) -> Job:
-    """The job of the supervisor that runs a cell, or its share of one, on ``slots`` of ``host``."""
-    return Job(
-        folder=str(folder.path.resolve()),
-        cell=planned,
-        settings=settings_of(cell, world_size),
-        slots=slots,
-        origin=origin,
-        driver=host.driver,
-        topology=host.topology,
-    )
-
-
-def throughput_of(folder: CellFolder, result: CellResult) -> float | None:
-    """Global samples/s of a run; None where its records do not carry it."""
-    from scalewise.analysis import read_cell_steps
-
-    measured = read_cell_steps(folder, result).figures.throughput
-    return None if measured is None else measured.global_samples_per_s
-
-
 def measure_objective(
     folder: CellFolder, cell_id: str, objective: str, was_reported: bool
 ) -> tuple[Ending, float | None, float | None]:
@@ -127,13 +93,18 @@ def measure_objective(
 
     ``was_reported``: an earlier run of the sweep has already shown why a figure is missing.
     """
+    from scalewise.analysis import invalid_ranks, read_cell_steps
+
     result = folder.find_result(cell_id)
     if result is None:
         return Ending("done", message="its result cannot be read"), None, None
     if result.rehearsed is not None:  # nothing that it learned or reached is of all its ranks
         return Ending("done"), None, None
     wants_rate = objective == "global_samples_per_s"
-    rate = None if was_reported and not wants_rate else throughput_of(folder, result)
+    rate = None
+    if wants_rate or not was_reported:
+        measured = read_cell_steps(folder, result).figures.throughput
+        rate = None if measured is None else measured.global_samples_per_s
     if not wants_rate:
         value = last_metrics(result.ranks).get(objective)
         known = sorted(name for name, one in result.ranks[0].metrics.items() if one is not None)
@@ -142,8 +113,6 @@ def measure_objective(
             f"{', '.join([*known, 'global_samples_per_s'])}"
         )
     else:
-        from scalewise.analysis import invalid_ranks
-
         # The fastest of a search must not be the one that left out the work.
         invalid = next(invalid_ranks(result.ranks), None)
         value = None if invalid else rate

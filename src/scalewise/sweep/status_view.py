@@ -35,6 +35,7 @@ from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
 _MOST_WORD = 24
 """Columns up to which a swept word is not broken."""
+_FEWEST_NAME = 12
 _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
 
@@ -65,9 +66,9 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
                 plain = {**to_plain(status), "count": status.count()}
                 print(json.dumps(plain, allow_nan=False), flush=True)  # noqa: T201
             elif table is None:
-                console.print(render(status), soft_wrap=True)
+                console.print(render(status, console.width), soft_wrap=True)
             else:
-                table.update(render(status), refresh=True)
+                table.update(render(status, console.width), refresh=True)
 
 
 def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:
@@ -137,7 +138,7 @@ def estimate_line(status: SweepStatus) -> str:
     return f"{left_words(status)}: ends {'about' if status.round is None else 'after'} {clock}"
 
 
-def render(status: SweepStatus) -> RenderableType:
+def render(status: SweepStatus, width: int) -> RenderableType:
     """The table of cells; below it what went wrong, counts and the estimate."""
     from scalewise.analysis import ending_lines
 
@@ -148,22 +149,32 @@ def render(status: SweepStatus) -> RenderableType:
     ended = [(cell.label, cell.ending, cell.log) for cell in status.cells if cell.ending.message]
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
-        *(Text(text, style="red") for text in ending_lines(ended)),
-        *(Text(text, style="yellow") for text in problems),
+        *(Text(_broken(text, width, "  "), style="red") for text in ending_lines(ended)),
+        *(Text(_broken(text, width, "  "), style="yellow") for text in problems),
     ]
-    summary = f"{status.folder}: {counts(status)}{more}\n{estimate_line(status)}"
-    return Group(_table(shown), *lines, Text(summary, style="bold"))
+    summary = _broken(f"{status.folder}: {counts(status)}{more}", width, "  ")
+    last = Text(f"{summary}\n{estimate_line(status)}", style="bold")
+    return Group(_table(shown, width), *lines, last)
 
 
 def render_running(status: SweepStatus, width: int) -> RenderableType:
     """How far the sweep is, and the cells that run: a terminal of few lines cuts the end off."""
     running = [cell for cell in status.cells if cell.state == "running"]
     words = Text(progress_line(status, width), style="bold", no_wrap=True, overflow="ellipsis")
-    return Group(words, _table(running)) if running else words
+    return Group(words, _table(running, width)) if running else words
 
 
-def _table(cells: Sequence[CellStatus]) -> Table:
-    """A row a cell, without empty columns; where room is short, names go on in the next line.
+def _broken(text: str, width: int, indent: str) -> str:
+    """``text`` with what has no room in ``width`` columns below it; no name or path is broken."""
+    if text.startswith("  log: "):  # to be copied
+        return text
+    lines = wrap(text, width, subsequent_indent=indent, break_long_words=False,
+                 break_on_hyphens=False)  # fmt: skip
+    return "\n".join(lines)
+
+
+def _table(cells: Sequence[CellStatus], width: int) -> Table:
+    """A row a cell, without empty columns; where room is short, names go on below, at a hyphen.
 
     While a cell runs, columns are there before their values, and as wide as these may become.
     """
@@ -174,6 +185,11 @@ def _table(cells: Sequence[CellStatus]) -> Table:
     shown = {name: column for name, column in columns.items() if any(column) or name in wide}
     widest = max((len(word) for swept in columns["swept"] for word in swept.split()), default=0)
     widths = {"swept": max(5, min(_MOST_WORD, widest)), "cell": None}
+    others = (widths.get(name) or max(len(name), wide.get(name, 0), *map(len, column))
+              for name, column in shown.items() if name != "cell")  # fmt: skip
+    room = max(_FEWEST_NAME, width - sum(2 + columns for columns in others))
+    parts = [name if len(name) <= room else name.replace("-", "- ") for name in shown["cell"]]
+    shown["cell"] = [_broken(name, room, "").replace("- ", "-") for name in parts]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in shown:
         justify: JustifyMethod = "left" if name in ("cell", "state", "swept") else "right"
@@ -302,9 +318,7 @@ class Display:
     def _say(self, text: str, style: str = "") -> None:
         """Print a line. On a terminal what has no room goes on below it, no name or path broken."""
         width = self._console.width if self._console.is_terminal else sys.maxsize
-        lines = wrap(text, width, subsequent_indent=_INDENT, break_long_words=False,
-                     break_on_hyphens=False)  # fmt: skip
-        self._console.print(Text("\n".join(lines), style=style), soft_wrap=True)
+        self._console.print(Text(_broken(text, width, _INDENT), style=style), soft_wrap=True)
 
 
 def make_display(stream: TextIO | None = None) -> Display:

@@ -122,7 +122,9 @@ class CellRows:
                 self._devices[host] = Tail(path, LineParser(rows.row))
             for found in self._devices[host].read():
                 if isinstance(found, Alert):
-                    yield self._alert(found)
+                    # A number would tell how far each series was read: mirrored again, it differs.
+                    name = f"alert:{found.device_id}:{found.title}"
+                    yield Row("alert", name, found.time, self._last_step, {}, found)
                 elif found is not None:
                     time, values = found
                     yield Row("system", self._number(f"devices/{host}"), time, 0, values)
@@ -144,11 +146,6 @@ class CellRows:
             time = (start_ns + (self._steps[0][1].epoch_offset_ns or 0)) / 1e9
             self._last_step = step
             yield Row("metrics", self._number("steps"), time, step, values)
-
-    def _alert(self, alert: Alert) -> Row:
-        # Numbers would depend on how far each series was read when: mirrored again, they differ.
-        name = f"alert:{alert.device_id}:{alert.title}"
-        return Row("alert", name, alert.time, self._last_step, {}, alert)
 
 
 class RankMeans:

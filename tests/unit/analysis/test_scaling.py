@@ -1,6 +1,7 @@
 """Pairs, refusals, verdicts and reasons."""
 
 import math
+import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -95,6 +96,9 @@ def test_unknown_provenance_cannot_be_shown_to_be_equal(tmp_path: Path) -> None:
     (next(path.glob("001-*")) / "provenance.json").unlink()
     (refused,) = analyse(load_sweep(path)).refused
     assert "torch: 2.13.0 against unknown" in refused.reason
+    shutil.rmtree(next(path.glob("001-*")) / "steps")
+    (refused,) = analyse(load_sweep(path)).refused
+    assert refused.reason.startswith("no throughput of large ddp x2: "), "whatever else it lacks"
 
 
 @pytest.mark.parametrize("config", [{}, {"script": {"command": ["train.py"]}, "batch_size": 1}])

@@ -142,6 +142,7 @@ def test_wrong_use_is_one_line(
 def trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would train ends at once, and tells whether saved defaults count."""
     monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(hydra_main, "train", lambda defaults=True: Exit.INVALID * defaults)
 
 
@@ -204,11 +205,16 @@ def test_a_folder_of_somebody_else_is_no_program(
 @pytest.mark.usefixtures("own_key", "trains")
 def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
     words = ("-m", "devices=1,2", "model.name='a b'", "sweep.extend=3", "sweep.resume=before")
-    folder = recorded(tmp_path, "/home/me/train.py", *words, "sweep.doctor=true")
+    (tmp_path / "multirun" / "sweep").mkdir(parents=True)
+    sweep = tmp_path / "multirun" / "sweep"
+    folder = recorded(sweep, "/home/me/train.py", *words, "sweep.doctor=true")
     folder.chmod(0o775)  # its group is this user's
     assert main(["resume", str(folder), "sweep.rerun=failed"]) == 0, "no saved default counts"
     again = [*words[:3], "sweep.rerun=failed", f"sweep.resume={folder}"]
     assert sys.argv == ["/home/me/train.py", *again]
+    assert sys.path.pop() == str(tmp_path), "where it was started, beside a user's own model"
+    tmp_path.chmod(0o777)
+    assert main(["resume", str(folder)]) == 0 and str(tmp_path) not in sys.path, "others' too"
 
 
 @pytest.mark.usefixtures("own_key", "trains")

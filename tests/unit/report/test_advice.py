@@ -245,8 +245,11 @@ def test_what_did_not_run_is_named_and_its_command_not_offered_again(
 
 def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None:
     write_sweep(tmp_path / "none", repeats(DDP))
-    with pytest.raises(ConfigError, match="single-device cell: found none"):
+    with pytest.raises(ConfigError, match="single-device cell: found none; allowed"):
         advised(tmp_path / "none")
+    write_sweep(tmp_path / "lost", [replace(Spec(), outcome="failed"), *repeats(DDP)])
+    with pytest.raises(ConfigError, match="found none; failed: 000-large-single-r0: rank "):
+        advised(tmp_path / "lost")
     write_sweep(tmp_path / "bad", [*repeats(Spec()), *repeats(DDP)])
     unchanged = {"parameters_changed": False}
     edit_ranks(tmp_path / "bad", lambda one: one.update(unchanged), "*ddp*")

@@ -1,6 +1,5 @@
 """``strategy=auto``: what runs first, what is then trained, and that it is decided from records."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,14 +31,6 @@ from scalewise.sweep.status_view import Display
 @pytest.fixture(scope="module")
 def auto() -> Request:
     return asked("strategy=auto", "strategy.devices=2", "repeats=2")
-
-
-def record(folder: SweepFolder, cells: Sequence[Cell], ddp_ms: float) -> None:
-    """Finish ``cells``; those on two devices spend ``ddp_ms`` in exposed communication."""
-    folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
-    slow = replace(DDP, phases_ms={**DDP.phases_ms, "exposed_comm": ddp_ms})
-    for cell in cells:
-        finish(cell, folder.cell(cell.planned.name), slow)
 
 
 def finish(cell: Cell, folder: CellFolder, on_several: Spec = DDP) -> None:
@@ -87,7 +78,11 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
     tmp_path: Path, auto: Request, ddp_ms: float, trained: str
 ) -> None:
     folder = SweepFolder(tmp_path)
-    record(folder, plan(tuple(first_stage([auto])), 0), ddp_ms)
+    cells = plan(tuple(first_stage([auto])), 0)
+    folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
+    slow = replace(DDP, phases_ms={**DDP.phases_ms, "exposed_comm": ddp_ms})
+    for cell in cells:
+        finish(cell, folder.cell(cell.planned.name), slow)
     chosen, evidence = choose(folder, auto)
     devices = () if trained == "single" else ("strategy.devices=2",)
     typed = asked(f"strategy={trained}", *devices, "repeats=2")

@@ -161,13 +161,6 @@ def test_cells_that_ended_without_a_result_are_counted() -> None:
 
 
 # Times until the end of a sweep.
-def durations(*ended: tuple[str, float]) -> Durations:
-    found = Durations()
-    for config_id, seconds in ended:
-        found.add(config_id, seconds)
-    return found
-
-
 def waiting(config_id: str, devices: int | None = 1) -> CellStatus:
     return CellStatus("cell", "id", config_id, Ending("waiting"), devices)
 
@@ -206,7 +199,10 @@ NARROW, AHEAD = [waiting("a")] * 8, [waiting("a", 2)] * 6
 def test_what_is_left_of_cells(
     ended: Any, cells: list[CellStatus], devices: int | None, packed: bool, left_s: float | None
 ) -> None:
-    assert durations(*ended).seconds_left(cells, devices, packed) == left_s
+    found = Durations()
+    for config_id, seconds in ended:
+        found.add(config_id, seconds)
+    assert found.seconds_left(cells, devices, packed) == left_s
 
 
 def test_a_cell_that_makes_no_step_is_told_of_once() -> None:

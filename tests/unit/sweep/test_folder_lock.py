@@ -18,14 +18,14 @@ from scalewise.config import ConfigError
 from scalewise.host import FileLock
 from scalewise.records import SweepFolder
 from scalewise.sweep import compose
-from scalewise.sweep.resume import SweepBusy, lock_folder
+from scalewise.sweep.resume import lock_folder
 
 
 def test_a_second_sweep_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path / "a" / "sweep")
     with (
         lock_folder(folder),
-        pytest.raises(SweepBusy, match=r"a/sweep: found process \d+, .*; allowed: wait"),
+        pytest.raises(ConfigError, match=r"a/sweep: found process \d+, .*; allowed: wait"),
         lock_folder(folder),
     ):
         pass
@@ -75,7 +75,7 @@ def test_what_a_killed_sweep_has_left_is_waited_for(tmp_path: Path, left: int) -
 @pytest.mark.usefixtures("left")
 def test_what_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalewise.sweep.resume._RANKS_END_S", 0.5)
-    with pytest.raises(SweepBusy, match=r"was killed and what it left still runs"):
+    with pytest.raises(ConfigError, match=r"was killed and what it left still runs"):
         lock_folder(SweepFolder(tmp_path)).__enter__()
 
 

@@ -130,21 +130,18 @@ def test_a_fork_has_its_locks_which_its_server_does_not_keep_and_outlives_it(
     assert not (tmp_path / "warm.err").exists(), "it had nothing to say"
 
 
-def _queued(folder: Path) -> QueuedCell:
-    cell = make_cell(asked("hardware=cpu"), 0)
-    return QueuedCell(cell, CellFolder(folder), LocalDemand(1, Host((), None, {})))
-
-
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: job_in(tmp_path))
+    monkeypatch.setattr(local_executor, "Job", lambda *_, **__: job_in(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     said: list[str] = []
     executor = LocalExecutor(LocalConfig(warm=True))
     executor.open(SweepFolder(tmp_path), (), said.append)
+    cell, demand = make_cell(asked("hardware=cpu"), 0), LocalDemand(1, Host((), None, {}))
+    queued = QueuedCell(cell, CellFolder(tmp_path), demand)
     for _ in range(2):
-        held = executor.start_supervisor(_queued(tmp_path), Lease((), ()))
+        held = executor.start_supervisor(queued, Lease((), ()))
         assert isinstance(held.process, subprocess.Popen), "it is started freshly"
         assert held.ending().cause == "supervisor", "as the stand-in for Python fails"
         assert "warm.err" in str(held.job.not_forked), "its record says why"

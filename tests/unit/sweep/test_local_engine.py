@@ -143,6 +143,10 @@ def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
     ((_, folder),) = engine.folder.cells()
     assert len([*folder.attempts()]) == len(answers), "what no supervisor recorded, the engine does"
     assert folder.find_running_attempt() is None
+    monkeypatch.setattr(engine, "_loop", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(engine, monkeypatch, supervisors)
+    assert engine.report.count("failed") == 1, "as status reads it, whatever ends the sweep"
 
 
 def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(

@@ -4,6 +4,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import pytest
@@ -14,7 +15,7 @@ from fakes.settings import SETTINGS, SLOT, job_in
 from scalewise.config.errors import failure_kind
 from scalewise.records import CellFolder, Ending, RankSummary, RehearsalRecord
 from scalewise.supervisor.supervisor import Supervisor
-from scalewise.sweep import memory_advice, running_cells
+from scalewise.sweep import memory_advice
 from scalewise.sweep.running_cells import measure_objective
 
 
@@ -69,7 +70,9 @@ def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
 def test_a_run_that_trained_nothing_is_no_fastest_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: int, told: bool
 ) -> None:
-    monkeypatch.setattr(running_cells, "throughput_of", lambda folder, ranks: 1000.0)
+    figures = SimpleNamespace(throughput=SimpleNamespace(global_samples_per_s=1000.0))
+    steps = SimpleNamespace(figures=figures)
+    monkeypatch.setattr("scalewise.analysis.read_cell_steps", lambda folder, result: steps)
     ranks = [replace(summary(r, 100, 1.0), steps_without_loss=without) for r in range(2)]
     ending, objective, rate = measure_objective(
         ended(tmp_path, *ranks), "id", "global_samples_per_s", was_reported=False

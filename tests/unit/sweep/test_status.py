@@ -107,7 +107,7 @@ def test_columns_stay_where_they_are_while_a_cell_runs(sweep: SweepFolder) -> No
     for step, took_s, left_s in ((0, 0.5, None), (3, 61.0, 3599.0), (99, 5e3, 9e4)):
         cells = [replace(cell, step=step, total_steps=4000, elapsed_s=took_s, seconds_left=left_s)
                  if cell.state == "running" else cell for cell in found.cells]  # fmt: skip
-        Console(file=(file := StringIO()), width=60).print(render(replace(found, cells=cells)))
+        Console(file=(file := StringIO()), width=60).print(render(replace(found, cells=cells), 60))
         heads.add(file.getvalue().splitlines()[0])
     assert len(heads) == 1
 
@@ -267,14 +267,17 @@ def test_a_sweep_that_may_add_rounds_says_which_it_is_in(
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_no_swept_value_is_broken(width: int) -> None:
+def test_no_swept_value_and_no_part_of_a_name_is_broken(width: int) -> None:
     for sweep in ("cpu2_matrix", "rehearsal/gpt2_x4_nvlink"):
         status, file = StatusReader(kept(sweep)).read(), StringIO()
-        Console(file=file, width=width).print(render(status))
+        failed = replace(status.cells[0], ending=Ending("failed", message="no room " * 20))
+        status = replace(status, cells=(failed, *status.cells[1:]))
+        Console(file=file, width=width).print(render(status, width), soft_wrap=True)
         assert ("swept" in file.getvalue()) == any(cell.swept for cell in status.cells)
         words = {word for line in file.getvalue().splitlines() for word in line.split()}
         for cell in status.cells:
             assert {*cell.swept.split()} <= words
+            assert {*cell.name.split("-")} <= {part for word in words for part in word.split("-")}
         assert max(map(len, file.getvalue().splitlines())) <= width
 
 

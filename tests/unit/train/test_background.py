@@ -13,13 +13,6 @@ from scalewise.train.recording.background import GiveWay
 PIECE_S = 0.02
 
 
-def work() -> None:
-    """Holds the processor, and nothing else, for a piece's time."""
-    until = time.thread_time() + PIECE_S
-    while time.thread_time() < until:
-        pass
-
-
 class Pieces:
     """A drain of three pieces, once; notes when each began and ended."""
 
@@ -33,7 +26,9 @@ class Pieces:
             return
         for _ in range(3):
             self.began.append(time.perf_counter())
-            work()
+            until = time.thread_time() + PIECE_S  # holds the processor, and nothing else
+            while time.thread_time() < until:
+                pass
             self.ended.append(time.perf_counter())
             give_way()
         self.done.set()

@@ -6,9 +6,8 @@ and undecided to the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,9 +26,7 @@ from scalewise.analysis.cost import (
     Owned,
     Return,
     find_alternatives,
-    measure_cost,
-    measure_owned,
-    measure_return,
+    measure_costs,
 )
 from scalewise.analysis.decisions import Repeats, assess
 from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
@@ -42,7 +39,7 @@ from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import MfuResult, measure_mfu
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
-from scalewise.config import HardwareConfig, Prices, conf_dir, load_profiles, read_prices
+from scalewise.config import Prices, conf_dir, read_prices
 from scalewise.host import from_here
 from scalewise.records import DoctorReport, Ending, load_json, load_or_none, source_line
 
@@ -77,13 +74,12 @@ def _by_id(found: Iterable[tuple[Configuration, Found | None]]) -> dict[str, Fou
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """A sweep with its configurations measured and paired; equal to itself alone.
-
-    What else is to be known of them is computed when it is asked for.
-    """
+    """A sweep with its configurations measured, paired and doubted; equal to itself alone."""
 
     sweep: Sweep
     configurations: tuple[Configuration, ...]
+    measured: tuple[Configuration, ...]
+    """Those that are timed, with at least one finished run."""
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
     budgets: Budgets
@@ -93,75 +89,26 @@ class Analysis:
     """Who needs how many runs under ``repeats=auto``, and why."""
     rehearsals: tuple[Rehearsal, ...]
     """What was rehearsed: in none of the others."""
+    remarks: tuple[Remark, ...]
+    """What must be known of the figures, the gravest first."""
+    ladders: tuple[Ladder, ...]
+    """Numbers of devices side by side."""
+    doctor: DoctorReport | None
+    """The examination of the devices that lies beside the cells."""
+    mfu: Mapping[str, tuple[MfuResult, ...]]
+    """``config_id`` to the MFU of each of its runs."""
+    communication: Mapping[str, Communication]
+    """``config_id`` to what its gradients cost, of multi-device configurations."""
     prices: Prices
     """What devices cost to buy and to feed."""
-
-    @cached_property
-    def doctor(self) -> DoctorReport | None:
-        """The examination of the devices that lies beside the cells."""
-        return load_or_none(load_json, self.sweep.path / DoctorReport.FILE, DoctorReport)
-
-    @cached_property
-    def mfu(self) -> Mapping[str, tuple[MfuResult, ...]]:
-        """``config_id`` to the MFU of each of its runs."""
-        return {
-            c.config_id: tuple(measure_mfu(run, self.doctor) for run in c.runs)
-            for c in self.configurations
-        }
-
-    @cached_property
-    def communication(self) -> Mapping[str, Communication]:
-        """``config_id`` to what its gradients cost, of multi-device configurations."""
-        seen = windows(self.configurations)
-        return _by_id(
-            (c, measure_communication(c, seen.get(c.config_id), self.doctor)) for c in self.measured
-        )
-
-    @cached_property
-    def _profiles(self) -> Sequence[HardwareConfig]:
-        return load_profiles(conf_dir() / "hardware")
-
-    @cached_property
-    def costs(self) -> Mapping[str, Cost]:
-        """``config_id`` to what a sample costs, of timed configurations that ran."""
-        rent = self.prices.rent
-        return {
-            c.config_id: measure_cost(c, self._profiles, self.invalid.get(c.config_id, ()), rent)
-            for c in self.measured
-        }
-
-    @cached_property
-    def owned(self) -> Mapping[str, Owned]:
-        """``config_id`` to what it costs on devices of one's own, where their price is known."""
-        sound = (c for c in self.measured if c.config_id not in self.invalid)
-        profiles, prices = self._profiles, self.prices
-        return _by_id((c, measure_owned(c, prices, profiles, self.cost(c))) for c in sound)
-
-    @cached_property
-    def returns(self) -> Mapping[str, Return]:
-        """``config_id`` of several devices to what the added ones bring in."""
-        owned, costs, prices = self.owned, self.costs, self.prices
-        return _by_id((p.multi, measure_return(p, owned, costs, prices)) for p in self.pairs)
-
-    @cached_property
-    def alternatives(self) -> tuple[Alternative, ...]:
-        """What else a single device would gain from, and what that costs."""
-        return find_alternatives(self.measured, self.pairs, self.returns, self.owned)
-
-    @cached_property
-    def ladders(self) -> tuple[Ladder, ...]:
-        """Numbers of devices side by side."""
-        return ladders(self.pairs)
-
-    @cached_property
-    def remarks(self) -> tuple[Remark, ...]:
-        """What must be known of the figures, the gravest first."""
-        return find_remarks(self.sweep, self.configurations, self.pairs, self.budgets)
-
-    @cached_property
-    def measured(self) -> tuple[Configuration, ...]:
-        """Those that are timed, with at least one finished run."""
-        return tuple(c for c in self.configurations if c.is_timed and c.runs)
+    costs: Mapping[str, Cost]
+    """``config_id`` to what a sample costs, of timed configurations that ran."""
+    owned: Mapping[str, Owned]
+    """``config_id`` to what it costs on devices of one's own, where their price is known."""
+    returns: Mapping[str, Return]
+    """``config_id`` of several devices to what the added ones bring in."""
+    alternatives: tuple[Alternative, ...]
+    """What else a single device would gain from, and what that costs."""
 
     @property
     def unfinished(self) -> tuple[CellRecords, ...]:
@@ -231,20 +178,36 @@ class Analysis:
         return "; ".join(dict.fromkeys(filter(None, said)))
 
 
-def analyse(sweep: Sweep, prices: Prices | None = None) -> Analysis:
+def analyse(sweep: Sweep, prices: Prices | None = None, datasets: Collection[str] = ()) -> Analysis:
     """Measure every finished cell, compare what may be compared, and doubt what has to be.
 
-    At the shipped prices, unless others are given.
+    At the shipped prices, unless others are given. With ``datasets``, what is said of these alone.
     """
     every = configurations(sweep)
     configs = read_scaling([config for config in every if config.rehearsed_kind is None])
     timed = tuple(config for config in configs if config.is_timed)
-    pairs, refused = pair_all(timed)
-    baselines = {pair.multi.config_id: pair.single for pair in pairs}
+    paired, refused = pair_all(timed)
+    baselines = {pair.multi.config_id: pair.single for pair in paired}
     budgets = _by_id((c, make_budget(c, baselines.get(c.config_id))) for c in configs)
-    judged = tuple(doubt_speedup(p, budgets) for p in pairs)
-    invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
+    pairs = tuple(doubt_speedup(p, budgets) for p in paired)
+    invalid = {p.multi.config_id: p.invalid for p in pairs if p.invalid}
     invalid |= {c.config_id: found for c in timed if (found := c.invalid)}
     played = rehearsals(every, configs)
-    mfu, priced = assess(timed, judged, played), prices or read_prices(conf_dir() / "prices.yaml")
-    return Analysis(sweep, configs, judged, refused, budgets, invalid, mfu, played, priced)
+    repeats = assess(timed, pairs, played)
+    if datasets:
+        configs = tuple(c for c in configs if c.name("dataset") in datasets)
+        pairs = tuple(p for p in pairs if p.multi.name("dataset") in datasets)
+        refused = tuple(r for r in refused if r.config.name("dataset") in datasets)
+    measured = tuple(c for c in configs if c.is_timed and c.runs)
+    remarks = find_remarks(sweep, configs, pairs, budgets)
+    doctor = load_or_none(load_json, sweep.path / DoctorReport.FILE, DoctorReport)
+    mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
+    seen = windows(configs)
+    sent = _by_id((c, measure_communication(c, seen.get(c.config_id), doctor)) for c in measured)
+    priced = prices or read_prices(conf_dir() / "prices.yaml")
+    costs, owned, returns = measure_costs(measured, pairs, invalid, priced)
+    others = find_alternatives(measured, pairs, returns, owned)
+    return Analysis(
+        sweep, configs, measured, pairs, refused, budgets, invalid, repeats, played, remarks,
+        ladders(pairs), doctor, mfu, sent, priced, costs, owned, returns, others,
+    )  # fmt: skip

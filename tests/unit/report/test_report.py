@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fakes.kept_sweep import RESULTS, analysis_of, kept
-from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY, Spec, analysed, repeats, write_sweep
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY, Spec, repeats, write_sweep
 from fakes.sections import printed
 from scalewise.analysis import analyse, load_sweep
 from scalewise.cli import main
@@ -369,10 +369,8 @@ def test_every_anchor_is_a_heading(whole: Path) -> None:
 
 def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
     specs = [replace(DDP, model=f"m{i}", outcome="failed") for i in range(9)]
-    found = analysed(tmp_path, *specs)
-    found = replace(
-        found, sweep=replace(found.sweep, problems=tuple(f"damaged {i}" for i in range(9)))
-    )
+    sweep = load_sweep(write_sweep(tmp_path, specs))
+    found = analyse(replace(sweep, problems=tuple(f"damaged {i}" for i in range(9))))
     (listed,) = (one for one in front_page(found) if one.key == "remarks")
     assert len(listed.texts) == 6
     assert "[3 more, and detail](details.md#remarks)" in page_of([listed])

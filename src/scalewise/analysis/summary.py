@@ -6,12 +6,11 @@ and undecided to the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from scalewise.analysis.communication import Communication, measure_communication, windows
+from scalewise.analysis.communication import Communication, measure_communications
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import (
     Configuration,
@@ -31,11 +30,12 @@ from scalewise.analysis.cost import (
 from scalewise.analysis.decisions import Repeats, assess
 from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
 from scalewise.analysis.figures import factor, listed
-from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
+from scalewise.analysis.loss_budget import lost_words, make_budget
 from scalewise.analysis.model import CellRecords, Sweep, rehearsed_kind
 from scalewise.analysis.ranking import Ladder, ladders
 from scalewise.analysis.rehearsal import Rehearsal, rehearsals
 from scalewise.analysis.remarks import Remark
+from scalewise.analysis.remedies import Remedies, find_remedies
 from scalewise.analysis.run import MfuResult, measure_mfu
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
@@ -64,25 +64,22 @@ def ending_lines(cells: Sequence[tuple[str, Ending, str | Path | None]]) -> Iter
             yield f"  log: {from_here(log)}"
 
 
-Found = TypeVar("Found")
-
-
-def _by_id(found: Iterable[tuple[Configuration, Found | None]]) -> dict[str, Found]:
-    """What there is of configurations, by ``config_id``."""
-    return {config.config_id: one for config, one in found if one is not None}
-
-
 @dataclass(frozen=True, eq=False)
 class Analysis:
     """A sweep with its configurations measured, paired and doubted; equal to itself alone."""
 
     sweep: Sweep
+    unfinished: tuple[CellRecords, ...]
+    """Cells without a result."""
     configurations: tuple[Configuration, ...]
     measured: tuple[Configuration, ...]
     """Those that are timed, with at least one finished run."""
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
     budgets: Budgets
+    """``config_id`` to where its time goes, of what was timed."""
+    reasons: Mapping[str, str]
+    """``config_id`` of a pair to its verdict's whole sentence."""
     invalid: Mapping[str, tuple[Remark, ...]]
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
@@ -91,6 +88,8 @@ class Analysis:
     """What was rehearsed: in none of the others."""
     remarks: tuple[Remark, ...]
     """What must be known of the figures, the gravest first."""
+    remedies: Mapping[str, Remedies]
+    """``config_id`` to what to try, of ``measured``."""
     ladders: tuple[Ladder, ...]
     """Numbers of devices side by side."""
     doctor: DoctorReport | None
@@ -109,11 +108,6 @@ class Analysis:
     """``config_id`` of several devices to what the added ones bring in."""
     alternatives: tuple[Alternative, ...]
     """What else a single device would gain from, and what that costs."""
-
-    @property
-    def unfinished(self) -> tuple[CellRecords, ...]:
-        """Cells without a result."""
-        return tuple(c for c in self.sweep.cells if c.state != "done")
 
     @property
     def tried_on_several(self) -> bool:
@@ -157,25 +151,22 @@ class Analysis:
             return at_equal_prices
         return None if multi is None or single is None else at_equal_prices.scaled(multi / single)
 
-    def budget(self, config: Configuration) -> LossBudget | None:
-        """Where its time goes; None where no run of it was timed."""
-        return self.budgets.get(config.config_id)
 
-    def say_why(self, pair: Pair) -> str:
-        """The verdict's whole sentence: the interval, the largest losses, and the remarks."""
-        if pair.invalid:
-            return "; ".join(one.text for one in pair.invalid)
-        said = [pair.judgement.reason, describe_inferred_scaling(pair.multi)]
-        if pair.multi.is_ceiling:
-            said = [
-                f"{pair.devices} independent models, not one: the most that data parallelism could "
-                f"reach on these devices is a speedup of {factor(pair.speedup.value)}"
-            ]
-        said.append(lost_words(self.budgets.get(pair.multi.config_id)))
-        for one in pair.remarks:
-            whose = f"{pair.single.device_words}: " * (one.about == pair.single.config_id)
-            said.append(f"{whose}{one.text if one.gravity == 'undecided' else one.brief}")
-        return "; ".join(dict.fromkeys(filter(None, said)))
+def say_why(pair: Pair, budgets: Budgets) -> str:
+    """The verdict's whole sentence: the interval, the largest losses, and the remarks."""
+    if pair.invalid:
+        return "; ".join(one.text for one in pair.invalid)
+    said = [pair.judgement.reason, describe_inferred_scaling(pair.multi)]
+    if pair.multi.is_ceiling:
+        said = [
+            f"{pair.devices} independent models, not one: the most that data parallelism could "
+            f"reach on these devices is a speedup of {factor(pair.speedup.value)}"
+        ]
+    said.append(lost_words(budgets.get(pair.multi.config_id)))
+    for one in pair.remarks:
+        whose = f"{pair.single.device_words}: " * (one.about == pair.single.config_id)
+        said.append(f"{whose}{one.text if one.gravity == 'undecided' else one.brief}")
+    return "; ".join(dict.fromkeys(filter(None, said)))
 
 
 def analyse(sweep: Sweep, prices: Prices | None = None, datasets: Collection[str] = ()) -> Analysis:
@@ -188,7 +179,8 @@ def analyse(sweep: Sweep, prices: Prices | None = None, datasets: Collection[str
     timed = tuple(config for config in configs if config.is_timed)
     paired, refused = pair_all(timed)
     baselines = {pair.multi.config_id: pair.single for pair in paired}
-    budgets = _by_id((c, make_budget(c, baselines.get(c.config_id))) for c in configs)
+    every_budget = ((c.config_id, make_budget(c, baselines.get(c.config_id))) for c in configs)
+    budgets = {key: budget for key, budget in every_budget if budget is not None}
     pairs = tuple(doubt_speedup(p, budgets) for p in paired)
     invalid = {p.multi.config_id: p.invalid for p in pairs if p.invalid}
     invalid |= {c.config_id: found for c in timed if (found := c.invalid)}
@@ -199,15 +191,30 @@ def analyse(sweep: Sweep, prices: Prices | None = None, datasets: Collection[str
         pairs = tuple(p for p in pairs if p.multi.name("dataset") in datasets)
         refused = tuple(r for r in refused if r.config.name("dataset") in datasets)
     measured = tuple(c for c in configs if c.is_timed and c.runs)
-    remarks = find_remarks(sweep, configs, pairs, budgets)
     doctor = load_or_none(load_json, sweep.path / DoctorReport.FILE, DoctorReport)
-    mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
-    seen = windows(configs)
-    sent = _by_id((c, measure_communication(c, seen.get(c.config_id), doctor)) for c in measured)
-    priced = prices or read_prices(conf_dir() / "prices.yaml")
-    costs, owned, returns = measure_costs(measured, pairs, invalid, priced)
-    others = find_alternatives(measured, pairs, returns, owned)
+    prices = prices or read_prices(conf_dir() / "prices.yaml")
+    costs, owned, returns = measure_costs(measured, pairs, invalid, prices)
     return Analysis(
-        sweep, configs, measured, pairs, refused, budgets, invalid, repeats, played, remarks,
-        ladders(pairs), doctor, mfu, sent, priced, costs, owned, returns, others,
-    )  # fmt: skip
+        sweep=sweep,
+        unfinished=tuple(cell for cell in sweep.cells if cell.state != "done"),
+        configurations=configs,
+        measured=measured,
+        pairs=pairs,
+        refused=refused,
+        budgets=budgets,
+        reasons={pair.multi.config_id: say_why(pair, budgets) for pair in pairs},
+        invalid=invalid,
+        repeats=repeats,
+        rehearsals=played,
+        remarks=find_remarks(sweep, configs, pairs, budgets),
+        remedies=find_remedies(measured, budgets),
+        ladders=ladders(pairs),
+        doctor=doctor,
+        mfu={c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs},
+        communication=measure_communications(configs, pairs, doctor),
+        prices=prices,
+        costs=costs,
+        owned=owned,
+        returns=returns,
+        alternatives=find_alternatives(measured, pairs, returns, owned),
+    )

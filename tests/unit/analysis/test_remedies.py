@@ -25,11 +25,10 @@ from scalewise.analysis import (
     Configuration,
     analyse,
     load_sweep,
-    remedy,
-    work_remedy,
 )
 from scalewise.analysis.disturbances import disturbances
 from scalewise.analysis.loss_budget import LossCause, LostTime
+from scalewise.analysis.remedies import remedy, work_remedy
 from scalewise.config import ConfigError
 from scalewise.records import SweepFolder
 from scalewise.report.findings import command as whole

@@ -46,7 +46,7 @@ from scalewise.records import (
     grade,
 )
 from scalewise.report import builder, export, run_facts
-from scalewise.report.findings import fastest_rows
+from scalewise.report.answer import fastest_rows
 from scalewise.report.scaling_tables import lines_of_devices
 from scalewise.report.sections import by_text, cut
 from scalewise.report.study import memory_plots

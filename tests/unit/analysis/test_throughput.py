@@ -202,9 +202,8 @@ def test_a_report_names_long_steps_their_run_and_their_length(
     (found,) = (one for one in remarks if one.code == "long_step")
     assert (found.run, found.about) == (run.cell.planned.name, config.config_id)
     assert said in found.text
-    assert any(
-        found.text in line for line in lines_of(replace(analysis, remarks=remarks), "remarks")
-    )
+    told = lines_of(replace(analysis, remarks=remarks), "remarks")
+    assert any(found.text in line for line in told)
 
 
 # The speedup by median steps, beside the one that long steps have a part in.

@@ -53,8 +53,7 @@ from scalewise.report.sections import (
 
 
 def of_devices(analysis: Analysis) -> list[Section]:
-    parts = sent, communication, profiles, load_balance, devices
-    return [part(analysis) for part in parts]
+    return [part(analysis) for part in (sent, communication, profiles, load_balance, devices)]
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,7 @@ def counts(analysis: Analysis) -> str:
 
 
 def findings(analysis: Analysis) -> list[Section]:
-    parts = metrics, losses, decisions, repeats, mfu, remarks
-    return [part(analysis) for part in parts]
+    return [part(analysis) for part in (metrics, losses, decisions, repeats, mfu, remarks)]
 
 
 def losses(analysis: Analysis) -> Section:

@@ -80,10 +80,6 @@ from .remarks import Remark as Remark
 from .remedies import OWN_BATCHES as OWN_BATCHES
 from .remedies import Remedy as Remedy
 from .remedies import changes_samples as changes_samples
-from .remedies import is_refused as is_refused
-from .remedies import override_holds as override_holds
-from .remedies import remedy as remedy
-from .remedies import work_remedy as work_remedy
 from .run import Run as Run
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair

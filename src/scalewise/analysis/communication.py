@@ -64,18 +64,6 @@ class ProfiledWindow:
         return None if self.on_ms is None or self.off_ms is None else self.on_ms - self.off_ms
 
 
-def windows(configs: Sequence[Configuration]) -> dict[str, ProfiledWindow]:
-    """``config_id`` of a timed configuration to the window over its profiled counterpart."""
-    profiled = [c for c in configs if not c.is_timed and c.runs]
-    found = {}
-    for config in configs:
-        for other in profiled if config.is_timed and config.runs else ():
-            differing = differences(config.identity, other.identity, "measuring")
-            if not differing and (window := _window(other)):
-                found[config.config_id] = window
-    return found
-
-
 def _window(config: Configuration) -> ProfiledWindow | None:
     cell = config.runs[-1].cell
     ranks = cell.profiles
@@ -213,10 +201,32 @@ class Communication:
     """Forward, backward and optimizer of the timed steps over communication."""
     against: CommunicationSource | None
     missing: Mapping[str, str] = field(default_factory=dict)
+    amdahl_serial_fraction: BoundedFigure | str | None = None
+    """Of Karp and Flatt, from the speedup, or why there is none; None without a baseline."""
+
+
+def measure_communications(
+    configs: Sequence[Configuration], pairs: Sequence[Pair], doctor: DoctorReport | None
+) -> dict[str, Communication]:
+    """By ``config_id``, each with the window over its profiled counterpart."""
+    profiled = [config for config in configs if not config.is_timed and config.runs]
+    found = {}
+    for config in (config for config in configs if config.is_timed and config.runs):
+        window = None
+        for other in profiled:
+            if not differences(config.identity, other.identity, "measuring"):
+                window = _window(other) or window
+        pair = next((p for p in pairs if p.multi.config_id == config.config_id), None)
+        if cost := measure_communication(config, window, doctor, pair):
+            found[config.config_id] = cost
+    return found
 
 
 def measure_communication(
-    config: Configuration, window: ProfiledWindow | None, doctor: DoctorReport | None
+    config: Configuration,
+    window: ProfiledWindow | None,
+    doctor: DoctorReport | None,
+    pair: Pair | None = None,
 ) -> Communication | None:
     """None for one device, or where nothing ran."""
     result = config.result
@@ -262,6 +272,7 @@ def measure_communication(
         compute_to_communication=compute_ms / total if compute_ms and total else None,
         against=against if compute_ms and total else None,
         missing=missing,
+        amdahl_serial_fraction=measured_serial_fraction(pair) if pair else None,
     )
 
 

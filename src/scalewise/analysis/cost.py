@@ -27,7 +27,16 @@ from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair, rate_ratio
 from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
-from scalewise.config import ConfigError, HardwareConfig, Price, Prices, Quote, profile_of
+from scalewise.config import (
+    ConfigError,
+    HardwareConfig,
+    Price,
+    Prices,
+    Quote,
+    conf_dir,
+    load_profiles,
+    profile_of,
+)
 from scalewise.records import DataError, build
 
 SECONDS_PER_HOUR = 3600.0
@@ -51,6 +60,24 @@ class Cost:
 
 
 NO_COST = Cost(None, None)
+
+
+def measure_costs(
+    configs: Sequence[Configuration], pairs: Sequence[Pair],
+    invalid: Mapping[str, tuple[Remark, ...]], prices: Prices,
+) -> tuple[dict[str, Cost], dict[str, Owned], dict[str, Return]]:  # fmt: skip
+    """By ``config_id``: what samples cost, rented and owned, and what added devices bring in."""
+    profiles, rent = load_profiles(conf_dir() / "hardware"), prices.rent
+    costs, owned, returns = {}, {}, {}
+    for config in configs:
+        key = config.config_id
+        costs[key] = measure_cost(config, profiles, invalid.get(key, ()), rent)
+        if key not in invalid and (own := measure_owned(config, prices, profiles, costs[key])):
+            owned[key] = own
+    for pair in pairs:
+        if back := measure_return(pair, owned, costs, prices):
+            returns[pair.multi.config_id] = back
+    return costs, owned, returns
 
 
 def measure_cost(

@@ -174,6 +174,13 @@ class BoundedFigure:
     low: float | None
     high: float | None
 
+    def __str__(self) -> str:
+        """``3,400 (3,100-never)``; a payback without an end is never."""
+        value, low, high = (
+            "never" if one is None else number(one) for one in (self.value, self.low, self.high)
+        )
+        return value if self.low is self.high is None else f"{value} ({between(low, high)})"
+
 
 Scale = Literal["positive", "not negative", "any sign"]
 Of = TypeVar("Of")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import yaml
 
+from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.loss_budget import LostTime, reduces_redundantly
+from scalewise.analysis.loss_budget import LossBudget, LostTime, reduces_redundantly, worth_saying
 from scalewise.config import ConfigError, build_cell, check_samples, conf_dir
 from scalewise.records import build, words_beside
 
@@ -50,6 +51,19 @@ class Remedy:
     """What to do in few words, where no setting does it."""
 
 
+@dataclass(frozen=True)
+class Remedies:
+    """What may help a configuration, and what of it no row of its model has."""
+
+    against: tuple[tuple[LostTime, Remedy], ...]
+    """Each loss worth saying, the largest first, with what may make it smaller."""
+    untried: tuple[LostTime, Remedy] | None
+    """Of these the first that something helps against, with the override to try."""
+    work: Remedy | None
+    """What makes forward and backward shorter, where no loss is a limit."""
+    untried_work: Remedy | None
+
+
 Where = Literal["automatic steps", "half of it pays", "GPUs", "several devices", "threads spin"]
 
 
@@ -83,6 +97,30 @@ _KINDS: Final = {
 def changes_samples(override: str) -> bool:
     """Whether a step of other samples comes of it, so that its time is another step's."""
     return override.partition("=")[0] in _PER_STEP
+
+
+def find_remedies(
+    measured: Sequence[Configuration], budgets: Mapping[str, LossBudget]
+) -> dict[str, Remedies]:
+    """What to try, by ``config_id``."""
+    found = {}
+    models = grouped(measured, lambda config: config.name("model"))
+    for config in measured:
+        budget, alike = budgets.get(config.config_id), models[config.name("model")]
+        against = tuple((loss, remedy(config, loss)) for loss in worth_saying(budget))
+        each = ((loss, _untried(alike, what)) for loss, what in against)
+        first = next(((loss, what) for loss, what in each if what), None)
+        work = work_remedy(config) if budget and not budget.limits else None
+        found[config.config_id] = Remedies(against, first, work, work and _untried(alike, work))
+    return found
+
+
+def _untried(alike: Sequence[Configuration], found: Remedy) -> Remedy | None:
+    """With its first override that no row of the model has and that is not refused."""
+    for override in found.overrides:
+        if not any(override_holds(one, override) for one in alike):
+            return Remedy(found.words, (override,))
+    return Remedy(found.words, (), found.deed) if found.deed else None
 
 
 def remedy(config: Configuration, loss: LostTime) -> Remedy:
@@ -249,7 +287,7 @@ def _is_sound(config: Configuration, recorded: Mapping[str, Any]) -> bool:
         # How cells were run changes no result, and an earlier version had other keys for it.
         cell = build_cell({**recorded, "sweep": {}})
         check_samples(cell)
-    except ConfigError:
+    except (ConfigError, OSError):  # a key on record may be longer than a file's name
         return False
     # Uneven shares are cut by our sampler, which no LightningDataModule has.
     return not (config.makes_own_batches and cell.strategy.UNEVEN)

@@ -6,13 +6,11 @@ and undecided to the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
-from scalewise.analysis.communication import Communication, measure_communication, windows
+from scalewise.analysis.communication import Communication, measure_communications
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import (
     Configuration,
@@ -27,22 +25,21 @@ from scalewise.analysis.cost import (
     Owned,
     Return,
     find_alternatives,
-    measure_cost,
-    measure_owned,
-    measure_return,
+    measure_costs,
 )
 from scalewise.analysis.decisions import Repeats, assess
 from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
 from scalewise.analysis.figures import factor, listed
-from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
+from scalewise.analysis.loss_budget import lost_words, make_budget
 from scalewise.analysis.model import CellRecords, Sweep, rehearsed_kind
 from scalewise.analysis.ranking import Ladder, ladders
 from scalewise.analysis.rehearsal import Rehearsal, rehearsals
 from scalewise.analysis.remarks import Remark
+from scalewise.analysis.remedies import Remedies, find_remedies
 from scalewise.analysis.run import MfuResult, measure_mfu
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
-from scalewise.config import HardwareConfig, Prices, conf_dir, load_profiles, read_prices
+from scalewise.config import Prices, conf_dir, read_prices
 from scalewise.host import from_here
 from scalewise.records import DoctorReport, Ending, load_json, load_or_none, source_line
 
@@ -67,106 +64,50 @@ def ending_lines(cells: Sequence[tuple[str, Ending, str | Path | None]]) -> Iter
             yield f"  log: {from_here(log)}"
 
 
-Found = TypeVar("Found")
-
-
-def _by_id(found: Iterable[tuple[Configuration, Found | None]]) -> dict[str, Found]:
-    """What there is of configurations, by ``config_id``."""
-    return {config.config_id: one for config, one in found if one is not None}
-
-
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """A sweep with its configurations measured and paired; equal to itself alone.
-
-    What else is to be known of them is computed when it is asked for.
-    """
+    """A sweep with its configurations measured, paired and doubted; equal to itself alone."""
 
     sweep: Sweep
+    unfinished: tuple[CellRecords, ...]
+    """Cells without a result."""
     configurations: tuple[Configuration, ...]
+    measured: tuple[Configuration, ...]
+    """Those that are timed, with at least one finished run."""
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
     budgets: Budgets
+    """``config_id`` to where its time goes, of what was timed."""
+    reasons: Mapping[str, str]
+    """``config_id`` of a pair to its verdict's whole sentence."""
     invalid: Mapping[str, tuple[Remark, ...]]
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
     """Who needs how many runs under ``repeats=auto``, and why."""
     rehearsals: tuple[Rehearsal, ...]
     """What was rehearsed: in none of the others."""
+    remarks: tuple[Remark, ...]
+    """What must be known of the figures, the gravest first."""
+    remedies: Mapping[str, Remedies]
+    """``config_id`` to what to try, of ``measured``."""
+    ladders: tuple[Ladder, ...]
+    """Numbers of devices side by side."""
+    doctor: DoctorReport | None
+    """The examination of the devices that lies beside the cells."""
+    mfu: Mapping[str, tuple[MfuResult, ...]]
+    """``config_id`` to the MFU of each of its runs."""
+    communication: Mapping[str, Communication]
+    """``config_id`` to what its gradients cost, of multi-device configurations."""
     prices: Prices
     """What devices cost to buy and to feed."""
-
-    @cached_property
-    def doctor(self) -> DoctorReport | None:
-        """The examination of the devices that lies beside the cells."""
-        return load_or_none(load_json, self.sweep.path / DoctorReport.FILE, DoctorReport)
-
-    @cached_property
-    def mfu(self) -> Mapping[str, tuple[MfuResult, ...]]:
-        """``config_id`` to the MFU of each of its runs."""
-        return {
-            c.config_id: tuple(measure_mfu(run, self.doctor) for run in c.runs)
-            for c in self.configurations
-        }
-
-    @cached_property
-    def communication(self) -> Mapping[str, Communication]:
-        """``config_id`` to what its gradients cost, of multi-device configurations."""
-        seen = windows(self.configurations)
-        return _by_id(
-            (c, measure_communication(c, seen.get(c.config_id), self.doctor)) for c in self.measured
-        )
-
-    @cached_property
-    def _profiles(self) -> Sequence[HardwareConfig]:
-        return load_profiles(conf_dir() / "hardware")
-
-    @cached_property
-    def costs(self) -> Mapping[str, Cost]:
-        """``config_id`` to what a sample costs, of timed configurations that ran."""
-        rent = self.prices.rent
-        return {
-            c.config_id: measure_cost(c, self._profiles, self.invalid.get(c.config_id, ()), rent)
-            for c in self.measured
-        }
-
-    @cached_property
-    def owned(self) -> Mapping[str, Owned]:
-        """``config_id`` to what it costs on devices of one's own, where their price is known."""
-        sound = (c for c in self.measured if c.config_id not in self.invalid)
-        profiles, prices = self._profiles, self.prices
-        return _by_id((c, measure_owned(c, prices, profiles, self.cost(c))) for c in sound)
-
-    @cached_property
-    def returns(self) -> Mapping[str, Return]:
-        """``config_id`` of several devices to what the added ones bring in."""
-        owned, costs, prices = self.owned, self.costs, self.prices
-        return _by_id((p.multi, measure_return(p, owned, costs, prices)) for p in self.pairs)
-
-    @cached_property
-    def alternatives(self) -> tuple[Alternative, ...]:
-        """What else a single device would gain from, and what that costs."""
-        return find_alternatives(self.measured, self.pairs, self.returns, self.owned)
-
-    @cached_property
-    def ladders(self) -> tuple[Ladder, ...]:
-        """Numbers of devices side by side."""
-        return ladders(self.pairs)
-
-    @cached_property
-    def remarks(self) -> tuple[Remark, ...]:
-        """What must be known of the figures, the gravest first."""
-        return find_remarks(self.sweep, self.configurations, self.pairs, self.budgets)
-
-    @cached_property
-    def measured(self) -> tuple[Configuration, ...]:
-        """Those that are timed, with at least one finished run."""
-        return tuple(c for c in self.configurations if c.is_timed and c.runs)
-
-    @property
-    def unfinished(self) -> tuple[CellRecords, ...]:
-        """Cells without a result."""
-        return tuple(c for c in self.sweep.cells if c.state != "done")
+    costs: Mapping[str, Cost]
+    """``config_id`` to what a sample costs, of timed configurations that ran."""
+    owned: Mapping[str, Owned]
+    """``config_id`` to what it costs on devices of one's own, where their price is known."""
+    returns: Mapping[str, Return]
+    """``config_id`` of several devices to what the added ones bring in."""
+    alternatives: tuple[Alternative, ...]
+    """What else a single device would gain from, and what that costs."""
 
     @property
     def tried_on_several(self) -> bool:
@@ -210,41 +151,70 @@ class Analysis:
             return at_equal_prices
         return None if multi is None or single is None else at_equal_prices.scaled(multi / single)
 
-    def budget(self, config: Configuration) -> LossBudget | None:
-        """Where its time goes; None where no run of it was timed."""
-        return self.budgets.get(config.config_id)
 
-    def say_why(self, pair: Pair) -> str:
-        """The verdict's whole sentence: the interval, the largest losses, and the remarks."""
-        if pair.invalid:
-            return "; ".join(one.text for one in pair.invalid)
-        said = [pair.judgement.reason, describe_inferred_scaling(pair.multi)]
-        if pair.multi.is_ceiling:
-            said = [
-                f"{pair.devices} independent models, not one: the most that data parallelism could "
-                f"reach on these devices is a speedup of {factor(pair.speedup.value)}"
-            ]
-        said.append(lost_words(self.budgets.get(pair.multi.config_id)))
-        for one in pair.remarks:
-            whose = f"{pair.single.device_words}: " * (one.about == pair.single.config_id)
-            said.append(f"{whose}{one.text if one.gravity == 'undecided' else one.brief}")
-        return "; ".join(dict.fromkeys(filter(None, said)))
+def say_why(pair: Pair, budgets: Budgets) -> str:
+    """The verdict's whole sentence: the interval, the largest losses, and the remarks."""
+    if pair.invalid:
+        return "; ".join(one.text for one in pair.invalid)
+    said = [pair.judgement.reason, describe_inferred_scaling(pair.multi)]
+    if pair.multi.is_ceiling:
+        said = [
+            f"{pair.devices} independent models, not one: the most that data parallelism could "
+            f"reach on these devices is a speedup of {factor(pair.speedup.value)}"
+        ]
+    said.append(lost_words(budgets.get(pair.multi.config_id)))
+    for one in pair.remarks:
+        whose = f"{pair.single.device_words}: " * (one.about == pair.single.config_id)
+        said.append(f"{whose}{one.text if one.gravity == 'undecided' else one.brief}")
+    return "; ".join(dict.fromkeys(filter(None, said)))
 
 
-def analyse(sweep: Sweep, prices: Prices | None = None) -> Analysis:
+def analyse(sweep: Sweep, prices: Prices | None = None, datasets: Collection[str] = ()) -> Analysis:
     """Measure every finished cell, compare what may be compared, and doubt what has to be.
 
-    At the shipped prices, unless others are given.
+    At the shipped prices, unless others are given. With ``datasets``, what is said of these alone.
     """
     every = configurations(sweep)
     configs = read_scaling([config for config in every if config.rehearsed_kind is None])
     timed = tuple(config for config in configs if config.is_timed)
-    pairs, refused = pair_all(timed)
-    baselines = {pair.multi.config_id: pair.single for pair in pairs}
-    budgets = _by_id((c, make_budget(c, baselines.get(c.config_id))) for c in configs)
-    judged = tuple(doubt_speedup(p, budgets) for p in pairs)
-    invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
+    paired, refused = pair_all(timed)
+    baselines = {pair.multi.config_id: pair.single for pair in paired}
+    every_budget = ((c.config_id, make_budget(c, baselines.get(c.config_id))) for c in configs)
+    budgets = {key: budget for key, budget in every_budget if budget is not None}
+    pairs = tuple(doubt_speedup(p, budgets) for p in paired)
+    invalid = {p.multi.config_id: p.invalid for p in pairs if p.invalid}
     invalid |= {c.config_id: found for c in timed if (found := c.invalid)}
     played = rehearsals(every, configs)
-    mfu, priced = assess(timed, judged, played), prices or read_prices(conf_dir() / "prices.yaml")
-    return Analysis(sweep, configs, judged, refused, budgets, invalid, mfu, played, priced)
+    repeats = assess(timed, pairs, played)
+    if datasets:
+        configs = tuple(c for c in configs if c.name("dataset") in datasets)
+        pairs = tuple(p for p in pairs if p.multi.name("dataset") in datasets)
+        refused = tuple(r for r in refused if r.config.name("dataset") in datasets)
+    measured = tuple(c for c in configs if c.is_timed and c.runs)
+    doctor = load_or_none(load_json, sweep.path / DoctorReport.FILE, DoctorReport)
+    prices = prices or read_prices(conf_dir() / "prices.yaml")
+    costs, owned, returns = measure_costs(measured, pairs, invalid, prices)
+    return Analysis(
+        sweep=sweep,
+        unfinished=tuple(cell for cell in sweep.cells if cell.state != "done"),
+        configurations=configs,
+        measured=measured,
+        pairs=pairs,
+        refused=refused,
+        budgets=budgets,
+        reasons={pair.multi.config_id: say_why(pair, budgets) for pair in pairs},
+        invalid=invalid,
+        repeats=repeats,
+        rehearsals=played,
+        remarks=find_remarks(sweep, configs, pairs, budgets),
+        remedies=find_remedies(measured, budgets),
+        ladders=ladders(pairs),
+        doctor=doctor,
+        mfu={c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs},
+        communication=measure_communications(configs, pairs, doctor),
+        prices=prices,
+        costs=costs,
+        owned=owned,
+        returns=returns,
+        alternatives=find_alternatives(measured, pairs, returns, owned),
+    )

@@ -48,7 +48,7 @@ class Row:
 
     @property
     def budget(self) -> LossBudget | None:
-        return self.analysis.budget(self.config)
+        return self.analysis.budgets.get(self.config.config_id)
 
     @property
     def communication(self) -> Communication | None:
@@ -128,8 +128,8 @@ def _reason(row: Row) -> str | None:
     analysis, config = row.analysis, row.config
     if invalid := analysis.invalid.get(config.config_id):
         return invalid[0].text
-    if pair := analysis.pair(config):
-        return analysis.say_why(pair)
+    if reason := analysis.reasons.get(config.config_id):
+        return reason
     if refused := analysis.refusal(config):
         return refused.reason
     return None if config.runs else config.cells[-1].ending.message

@@ -18,6 +18,7 @@ from scalewise.analysis import (
     Configuration,
     LostTime,
     Pair,
+    Ranking,
     Remedy,
     asked_in_vain,
     changes_samples,
@@ -29,12 +30,11 @@ from scalewise.analysis import (
     listed,
     lost_words,
     number,
-    override_holds,
-    remedy,
+    rank,
+    rate_ratio,
+    samples_per_s,
     times,
     way_to_get,
-    work_remedy,
-    worth_saying,
 )
 from scalewise.config import key_of, known_mode, of_validation
 from scalewise.host import plural
@@ -42,7 +42,6 @@ from scalewise.report.findings import (
     RemarkLine,
     add_words,
     command,
-    fastest_rows,
     ranked_in_brief,
     rankings,
     remark_lines,
@@ -60,6 +59,8 @@ _MOST_ALONE = 8
 _MOST_LOGGED = 12
 """Metrics of a row that is alone."""
 _MOST_LINES = 4
+_FEWEST_ROWS = 3
+"""Rows of one workload below which the reader sees at once which is fastest."""
 _CODE = ("code.", "data_file.script")
 """Fields of an identity that differ where code was edited."""
 _MOST_WON = 0.95
@@ -117,7 +118,7 @@ def reasons(analysis: Analysis) -> list[tuple[str, str, str]]:
         if invalid:
             found.append((config.label, "invalid", "; ".join(one.text for one in invalid)))
         elif pair:
-            reason, loss = analysis.say_why(pair), pair.loss
+            reason, loss = analysis.reasons[config.config_id], pair.loss
             if loss:
                 sides = f"{number(loss.multi)} (single: {number(loss.single)})"
                 reason += f"; {loss.name} at {loss.where}: {sides}"
@@ -153,7 +154,7 @@ def _block(
     if whole:
         # The fewest runs are asked for once, of all.
         few = told.verdict == "undecided" and min(pair.speedup.n) < VERDICT_RUNS
-        lost = _sentence(lost_words(analysis.budget(config), short=True))
+        lost = _sentence(lost_words(analysis.budgets.get(config.config_id), short=True))
         asked = "" if few else _asked(pair)
         cause = _cause(analysis, pair)
         rest = [one for one in found if not cause or one.first.code != "contention"]
@@ -219,7 +220,7 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
         if len(other) >= len(side.runs):
             of = f"{len(other)} of {len(other) + len(side.runs)} runs of {side.device_words}"
             return f"Set aside are {of}: run it again {other[0].remedy}."
-        budget = analysis.budget(side)
+        budget = analysis.budgets.get(side.config_id)
         loss = budget.loss("contention") if budget else None
         if loss and loss.is_limit:
             of = f"{number(loss.ms)} of {number(side.step_ms)} ms a step"
@@ -230,7 +231,7 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
 
 def next_step(analysis: Analysis, pair: Pair) -> str:
     """What to do next, and what it gains at most; empty where nothing measured asks for it."""
-    verdict, found = pair.verdict, _remedies(analysis)[pair.multi.config_id]
+    verdict, found = pair.verdict, analysis.remedies[pair.multi.config_id].untried
     if verdict in ("ceiling", "undecided"):
         again = verdict == "undecided" and pair.judgement.verdict != "undecided"
         return "Next: measure again on a quiet host." if again else ""
@@ -290,26 +291,6 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         yield f"{lead}: {add_words(analysis, to_add, most.multi, most.single)}{more}"
 
 
-@functools.lru_cache(maxsize=1)
-def _remedies(analysis: Analysis) -> dict[str, tuple[LostTime, Remedy] | None]:
-    """Against the largest loss of each that something helps against, with the override to try."""
-    found: dict[str, tuple[LostTime, Remedy] | None] = {}
-    for config in analysis.measured:
-        losses = worth_saying(analysis.budget(config))
-        each = ((loss, _untried(analysis, config, remedy(config, loss))) for loss in losses)
-        found[config.config_id] = next(((loss, way) for loss, way in each if way), None)
-    return found
-
-
-def _untried(analysis: Analysis, config: Configuration, found: Remedy) -> Remedy | None:
-    """With its first override that no row of the workload has and that is not refused."""
-    alike = [c for c in analysis.measured if c.name("model") == config.name("model")]
-    for override in found.overrides:
-        if not any(override_holds(one, override) for one in alike):
-            return Remedy(found.words, (override,))
-    return Remedy(found.words, (), found.deed) if found.deed else None
-
-
 def _deed(analysis: Analysis, what: Remedy) -> str:
     return _add(analysis, _paired(analysis, what.overrides[0])) if what.overrides else what.deed
 
@@ -344,7 +325,7 @@ def _gain(config: Configuration, loss: LostTime, what: Remedy) -> str:
 
 def _commands(analysis: Analysis) -> Iterator[str]:
     for pair in analysis.pairs if command(analysis) else ():
-        found = _remedies(analysis)[pair.multi.config_id]
+        found = analysis.remedies[pair.multi.config_id].untried
         override = _paired(analysis, found[1].overrides[0]) if found and found[1].overrides else ""
         if override and override in next_step(analysis, pair):
             yield command(analysis, override)
@@ -380,17 +361,16 @@ def _alone(analysis: Analysis) -> Iterator[str]:
 
 
 def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
-    budget = analysis.budget(config)
+    budget = analysis.budgets.get(config.config_id)
     if budget is None:
         return
-    found = _remedies(analysis)[config.config_id]
+    remedies = analysis.remedies[config.config_id]
+    found, work = remedies.untried, remedies.untried_work
     if found is not None and found[0].is_limit:
         gain = f"wins back {_gain(config, *found)}, {found[0].words(short=True)}"
         yield f"Next: {_deed(analysis, found[1])} ({gain})."
-        return
-    what = None if budget.limits else _untried(analysis, config, work_remedy(config))
-    if what is not None:
-        yield f"Next: {_deed(analysis, what)} (nothing but work of the device takes time)."
+    elif work is not None:
+        yield f"Next: {_deed(analysis, work)} (nothing but work of the device takes time)."
 
 
 def why_none(analysis: Analysis) -> str:
@@ -413,6 +393,20 @@ def why_none(analysis: Analysis) -> str:
 def second_device(analysis: Analysis) -> str:
     """What to type for a second device."""
     return "devices=1,2" if "devices" in _typed_keys(analysis) else "strategy=single,ddp"
+
+
+def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
+    """For each workload whose values were swept, its fastest row.
+
+    A row is the fastest if the intervals of its ratios to all others, which hold together at 95 %,
+    lie above 1; else it is so only so far. An invalid row is none of them.
+    """
+    for rows in grouped(analysis.measured, lambda config: config.workload).values():
+        timed = [row for row in rows if row.estimate("global_samples_per_s") is not None]
+        if len(timed) >= _FEWEST_ROWS and len({row.swept for row in timed}) > 1:
+            sound = [row for row in timed if row.config_id not in analysis.invalid]
+            if len(sound) > 1:
+                yield rank(sound, samples_per_s, rate_ratio)
 
 
 def fastest_in_brief(analysis: Analysis) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -22,29 +22,12 @@ from scalewise.records import SweepFolder, write_atomically
 from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
-from scalewise.report.device_tables import (
-    communication,
-    devices,
-    load_balance,
-    memory_summary,
-    profiles,
-    sent,
-)
+from scalewise.report.device_tables import memory_summary, of_devices
 from scalewise.report.doctor_tables import examined
-from scalewise.report.findings import (
-    WORTH_A_ROW,
-    decisions,
-    losses,
-    metrics,
-    mfu,
-    remark_lines,
-    remarks,
-    repeats,
-    searched,
-)
+from scalewise.report.findings import WORTH_A_ROW, findings, remark_lines, searched
 from scalewise.report.plots import report_plots, write_plots
-from scalewise.report.run_facts import head, provenance, trackers, unfinished
-from scalewise.report.scaling_tables import anatomy, cost, resources, same_in_every_row, scaling
+from scalewise.report.run_facts import facts, head, trackers, unfinished
+from scalewise.report.scaling_tables import scalings
 from scalewise.report.sections import (
     NOTES,
     Block,
@@ -61,11 +44,18 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.report.study_tables import alternative, averages, investment, rehearsed, sizes
+from scalewise.report.study_tables import rehearsed, studies
 
 _TITLE = "Do more devices pay?"
 _SEARCHED, _SCORED = "Which is best by {}?", "How good is it by {}?"
 _RESULTS = "results.json"
+_ORDER = (
+    "head", "answer", "rehearsed", "metrics", "sizes", "averages", "cost", "investment",
+    "alternatives", "losses", "decisions", "repeats", "sent", "scaling", "resources", "anatomy",
+    "communication", "profiles", "doctor", "mfu", "load_balance", "devices", "unfinished",
+    "remarks", "trackers", "provenance",
+)  # fmt: skip
+"""Sections of details.md, by their keys."""
 _SIDES = "Sweeps side by side"
 _COMPARISON = "comparison.json"
 
@@ -98,12 +88,11 @@ def own_folder(path: Path) -> Path:
 
 def report_sections(analysis: Analysis) -> list[Section]:
     """The sections of details.md, in their order, without empty ones."""
-    parts = (
-        head, in_detail, rehearsed, metrics, sizes, averages, cost, investment, alternative, losses,
-        decisions, repeats, sent, scaling, resources, anatomy, communication, profiles, examined,
-        mfu, load_balance, devices, unfinished, remarks, trackers, provenance,
+    found = (
+        *facts(analysis), in_detail(analysis), *findings(analysis), *scalings(analysis),
+        *studies(analysis), rehearsed(analysis), *of_devices(analysis), examined(analysis),
     )  # fmt: skip
-    return [section for part in parts if (section := part(analysis)).blocks]
+    return sorted((one for one in found if one.blocks), key=lambda one: _ORDER.index(one.key))
 
 
 def build(analysis: Analysis, out: Path | None = None) -> ReportFiles:
@@ -122,7 +111,7 @@ def build(analysis: Analysis, out: Path | None = None) -> ReportFiles:
     searched_for = _SEARCHED if len(analysis.measured) > 1 else _SCORED
     title = searched_for.format(objective.metric) if objective else _TITLE
     for name, text in {
-        "report.md": markdown(title, front_page(analysis), drawn),
+        "report.md": markdown(title, front_page(analysis, whole), drawn),
         "details.md": markdown(f"{title} In detail", whole, drawn),
         "report.html": page.render(title, analysis, whole),
         "gpu_summary.txt": memory_summary(analysis),
@@ -192,11 +181,13 @@ _MOST_CAUSES = 5
 """Causes of loss with a column of their own; the others share one."""
 _MOST_LINES = 6
 """Lines of a list; details.md has the others."""
+_EMPTY = section("", "")
 
 
-def front_page(analysis: Analysis) -> list[Section]:
-    """The sections of report.md; a word is explained below its first use."""
-    of_head, answer = head(analysis), answers(analysis)
+def front_page(analysis: Analysis, whole: Iterable[Section]) -> list[Section]:
+    """The sections of report.md, of the ``whole``; a word is explained below its first use."""
+    made = {one.key: one for one in whole}
+    of_head, answer = made["head"], answers(analysis)
     picture = Picture("answer.png", "Speedup of every run in the bands of its verdict, and cost")
     alarms = tuple(one for one in of_head.blocks if isinstance(one, Lines) and one.tone == "alarm")
     facts = tuple(one for one in of_head.blocks if one not in alarms)
@@ -205,8 +196,8 @@ def front_page(analysis: Analysis) -> list[Section]:
         replace(of_head, blocks=alarms),
         replace(answer, blocks=(*answer.blocks, picture)) if answer.blocks else answer,
         _unfinished(analysis),
-        _learned(analysis),
-        _scaling(analysis),
+        _learned(analysis, made.get("metrics", _EMPTY)),
+        _scaling(analysis, made.get("scaling", _EMPTY)),
         _losses(analysis),
         section("remarks", "Remarks", *_first(found, "remarks")),
         section("made", "Where the rest is", *facts, *_links(analysis)),
@@ -223,15 +214,14 @@ def _explained(sections: Sequence[Section]) -> Iterator[Section]:
         yield replace(one, blocks=(*one.blocks, Note(said))) if said else one
 
 
-def _learned(analysis: Analysis) -> Section:
+def _learned(analysis: Analysis, whole: Section) -> Section:
     """The last values of what modules logged, where numbers of devices are not the question."""
-    found = metrics(analysis)
-    tables = () if analysis.pairs else tuple(b for b in found.blocks if isinstance(b, Table))
     last = (
         one.only(i for i, column in enumerate(one.columns) if not column.key.startswith(BEST))
-        for one in tables
+        for one in (() if analysis.pairs else whole.blocks)
+        if isinstance(one, Table)
     )
-    return section(found.key, found.title, *last)
+    return replace(whole, blocks=tuple(last))
 
 
 def _unfinished(analysis: Analysis) -> Section:
@@ -250,22 +240,23 @@ def _first(texts: Sequence[str], anchor: str) -> Iterator[Block]:
         yield Note(f"[{f'{more} more, and' if more > 0 else 'In'} detail](details.md#{anchor}).")
 
 
-def _scaling(analysis: Analysis) -> Section:
-    whole = scaling(analysis)
+def _scaling(analysis: Analysis, whole: Section) -> Section:
+    """Its lines and pictures, and of its table what is not told elsewhere."""
     if not whole.blocks:
         return whole
     found = whole.table("scaling")
     title, gone = ("Speed", "verdict") if searched(analysis) else (whole.title, "seed_label")
     kept = (i for i, column in enumerate(found.columns) if column.key not in (gone, "seed_label"))
     note = "In brackets are 95 % intervals over runs."
+    same = (replace(one, tone="plain") for one in whole.blocks if isinstance(one, Lines))
     pictures = (one for one in whole.blocks if isinstance(one, Picture))
-    same = lines(same_in_every_row(analysis), "plain")
-    return section("scaling", title, same, replace(found.only(kept), note=note), *pictures)
+    return section("scaling", title, *same, replace(found.only(kept), note=note), *pictures)
 
 
 def _losses(analysis: Analysis) -> Section:
     """Of a single device only where nothing is held against it: its parts are no losses."""
-    known = [(c.label, found) for c in analysis.measured if (found := analysis.budget(c))]
+    budgets = ((c.label, analysis.budgets.get(c.config_id)) for c in analysis.measured)
+    known = [(label, found) for label, found in budgets if found]
     rows = [row for row in known if row[1].ideal_ms is not None] or known
     shares: dict[LossCause, float] = {}
     for loss in (loss for _, budget in rows for loss in budget.losses[:_LARGEST]):

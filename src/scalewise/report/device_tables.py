@@ -21,7 +21,6 @@ from scalewise.analysis import (
     estimate_runs,
     mean_of_known,
     measured_rows,
-    measured_serial_fraction,
     number,
 )
 from scalewise.records import (
@@ -51,7 +50,10 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.report.study_tables import bounded
+
+
+def of_devices(analysis: Analysis) -> list[Section]:
+    return [part(analysis) for part in (sent, communication, profiles, load_balance, devices)]
 
 
 @dataclass(frozen=True)
@@ -252,9 +254,8 @@ def _cost_table(analysis: Analysis) -> Table:
         return None if row[1].gradient_bytes is None else row[1].gradient_bytes / _MIB
 
     def serial_fraction(row: tuple[Configuration, Communication]) -> BoundedFigure | None:
-        pair = analysis.pair(row[0])
-        found = measured_serial_fraction(pair) if pair else None
-        return found if isinstance(found, BoundedFigure) else None
+        found = row[1].amdahl_serial_fraction
+        return None if isinstance(found, str) else found
 
     columns = (
         words("configuration", "configuration", lambda row: row[0].label),
@@ -273,7 +274,7 @@ def _cost_table(analysis: Analysis) -> Table:
         Column("ratio", "compute over communication", "",
                lambda row: row[1].compute_to_communication),
         words("ratio_of", "of which", lambda row: row[1].against),
-        Column("serial", "Amdahl's serial fraction", "", serial_fraction, bounded),
+        Column("serial", "Amdahl's serial fraction", "", serial_fraction),
     )  # fmt: skip
     return table("communication", columns, _costs(analysis))
 
@@ -282,17 +283,6 @@ def _costs(analysis: Analysis) -> Iterator[tuple[Configuration, Communication]]:
     for config in analysis.measured:
         if cost := analysis.communication.get(config.config_id):
             yield config, cost
-
-
-def communication_as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | None:
-    cost = analysis.communication.get(config.config_id)
-    if cost is None:
-        return None
-    pair = analysis.pair(config)
-    return {
-        **to_plain(cost),
-        "amdahl_serial_fraction": to_plain(measured_serial_fraction(pair)) if pair else None,
-    }
 
 
 def profiles(analysis: Analysis) -> Section:

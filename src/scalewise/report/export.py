@@ -180,7 +180,7 @@ def configuration_as_plain(row: Row) -> dict[str, Any]:
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
         ],
-        "communication": device_tables.communication_as_plain(analysis, config),
+        "communication": to_plain(analysis.communication.get(config.config_id)),
         "profiles": [
             {
                 "cell": run.cell.planned.name,
@@ -201,7 +201,7 @@ def _comparison(analysis: Analysis, pair: Pair) -> dict[str, Any]:
     return {
         "baseline": pair.single.config_id,
         **to_plain(pair.final),
-        "reason": analysis.say_why(pair),
+        "reason": analysis.reasons[pair.multi.config_id],
         "loss": to_plain(pair.loss),
     }
 

@@ -28,12 +28,7 @@ from scalewise.analysis import (
     measured_rows,
     number,
     objective_of,
-    rank,
     rank_by,
-    rate_ratio,
-    remedy,
-    samples_per_s,
-    work_remedy,
 )
 from scalewise.config import ONCE, key_of, pasteable
 from scalewise.host import from_here, plural
@@ -53,8 +48,6 @@ from scalewise.report.sections import (
 
 WORTH_A_ROW = 0.01
 """Share of the step below which a loss stands in the files alone."""
-_FEWEST_ROWS = 3
-"""Rows of one workload below which the reader sees at once which is fastest."""
 
 
 def command(analysis: Analysis, override: str = "") -> str:
@@ -120,25 +113,15 @@ def counts(analysis: Analysis) -> str:
     return f"{len(states)} {plural(len(states), 'cell')}: {', '.join(each) or 'none'}"
 
 
-def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
-    """For each workload whose values were swept, its fastest row.
-
-    A row is the fastest if the intervals of its ratios to all others, which hold together at 95 %,
-    lie above 1; else it is so only so far. An invalid row is none of them.
-    """
-    for rows in grouped(analysis.measured, lambda config: config.workload).values():
-        timed = [row for row in rows if row.estimate("global_samples_per_s") is not None]
-        if len(timed) >= _FEWEST_ROWS and len({row.swept for row in timed}) > 1:
-            sound = [row for row in timed if row.config_id not in analysis.invalid]
-            if len(sound) > 1:
-                yield rank(sound, samples_per_s, rate_ratio)
+def findings(analysis: Analysis) -> list[Section]:
+    return [part(analysis) for part in (metrics, losses, decisions, repeats, mfu, remarks)]
 
 
 def losses(analysis: Analysis) -> Section:
     """Where the time of each configuration goes, from its ideal step, and what to try."""
     rows, to_try = [], []
     for config in analysis.measured:
-        if (budget := analysis.budget(config)) is None:
+        if (budget := analysis.budgets.get(config.config_id)) is None:
             continue
         parts = [("work of the device", budget.work_ms, "")] if budget.work_ms else []
         if budget.ideal_ms is not None:
@@ -149,7 +132,7 @@ def losses(analysis: Analysis) -> Section:
             if abs(loss.share) >= WORTH_A_ROW
         ]
         rows += [(config.label, part, ms, budget.measured_ms, why) for part, ms, why in parts]
-        to_try += [f"{config.label}: {line}" for line in _to_try(config, budget)]
+        to_try += [f"{config.label}: {line}" for line in _to_try(analysis, config, budget)]
     columns = (
         words("configuration", "configuration", itemgetter(0)),
         words("part", "part of a step", itemgetter(1)),
@@ -162,11 +145,11 @@ def losses(analysis: Analysis) -> Section:
     )
 
 
-def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
+def _to_try(analysis: Analysis, config: Configuration, budget: LossBudget) -> Iterator[str]:
     """One line for each limit, and one for a single device that only works."""
-    for loss in budget.limits:
-        found = remedy(config, loss).words
-        todo = f". To try: {found}" if found else ""
+    remedies = analysis.remedies[config.config_id]
+    for loss, found in ((loss, found) for loss, found in remedies.against if loss.is_limit):
+        todo = f". To try: {found.words}" if found.words else ""
         yield f"{loss.words()}: {number(loss.ms)} of {number(config.step_ms)} ms a step{todo}"
     mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)
     if not budget.knows_activity and (budget.ideal_ms is None or mixed):
@@ -174,8 +157,8 @@ def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
             "the GPU's activity was not read over two seconds or more: its work and its host's "
             "lateness are not told apart"
         )
-    elif budget.ideal_ms is None and not budget.limits:
-        yield f"nothing but work of the device. To try: {work_remedy(config).words}"
+    elif budget.ideal_ms is None and remedies.work:
+        yield f"nothing but work of the device. To try: {remedies.work.words}"
 
 
 def mfu(analysis: Analysis) -> Section:

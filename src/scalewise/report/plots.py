@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -202,14 +201,12 @@ def report_plots(analysis: Analysis) -> dict[str, Draw]:
     least = f"efficiency of {MIN_EFFICIENCY:g}: the least that pays"
     # More are not to be told apart in a picture.
     few = len(analysis.measured) <= _MOST_DRAWN
-    drawn = analysis if few else replace(analysis, configurations=(), pairs=())
+    measured, pairs = (analysis.measured, analysis.pairs) if few else ((), ())
     return {
         "answer.png": lambda: answer_plot(analysis),
-        "throughput.png": lambda: None if drawn.pairs else throughput(drawn.measured),
-        "speedup_efficiency.png": partial(
-            speedup_efficiency, drawn.pairs, "", MIN_EFFICIENCY, least
-        ),
-        "step_anatomy.png": lambda: step_anatomy(drawn),
+        "throughput.png": lambda: None if pairs else throughput(measured),
+        "speedup_efficiency.png": partial(speedup_efficiency, pairs, "", MIN_EFFICIENCY, least),
+        "step_anatomy.png": lambda: step_anatomy(measured),
     }
 
 
@@ -265,8 +262,8 @@ def _ratio_points(
                   color=ink, label=name)  # fmt: skip
 
 
-def step_anatomy(analysis: Analysis) -> Figure | None:
-    anatomies = {c.config_id: a for c in analysis.measured if (a := c.anatomy)}
+def step_anatomy(measured: Sequence[Configuration]) -> Figure | None:
+    anatomies = {c.config_id: a for c in measured if (a := c.anatomy)}
     shown: dict[str, Artist] = {}
 
     def draw(axes: Axes, configs: Sequence[Configuration]) -> None:
@@ -287,7 +284,7 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
         name_rows(axes, [short_label(c) for c in configs])
         axes.set_xlim(0, axes.get_xlim()[1] * 1.2)
 
-    timed = [config for config in analysis.measured if config.config_id in anatomies]
+    timed = [config for config in measured if config.config_id in anatomies]
     made = by_workload(timed, draw, "mean ms a step, over runs and ranks (device or host clock)")
     if made is not None:
         legend_below(made, shown, 4)

@@ -17,6 +17,10 @@ from scalewise.report.findings import command, counts
 from scalewise.report.sections import Section, Verbatim, by_text, lines, section, table, words
 
 
+def facts(analysis: Analysis) -> list[Section]:
+    return [head(analysis), unfinished(analysis), trackers(analysis), provenance(analysis)]
+
+
 def head(analysis: Analysis) -> Section:
     """What ran and when, and what a reader has to know before the first figure."""
     created = analysis.sweep.created_at

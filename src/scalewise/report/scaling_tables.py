@@ -35,6 +35,10 @@ from scalewise.report.sections import (
 )
 
 
+def scalings(analysis: Analysis) -> list[Section]:
+    return [cost(analysis), scaling(analysis), resources(analysis), anatomy(analysis)]
+
+
 def scaling(analysis: Analysis) -> Section:
     """Throughput, speedup, efficiency and verdict of every configuration that ran."""
     batches = {config.identity.get("batch") for config in analysis.measured}

@@ -11,7 +11,6 @@ import json
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from scalewise.analysis import (
     Pair,
     Row,
     Run,
+    analyse,
     average_speedups,
     epochs_after,
     grouped,
@@ -101,12 +101,7 @@ def of_datasets(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
     if unknown := [name for name in datasets if name not in known]:
         allowed = ", ".join(known) or "none ran"
         raise ConfigError(f"--datasets: found {unknown[0]!r}; allowed: {allowed}")
-    return replace(
-        analysis,
-        configurations=tuple(c for c in analysis.configurations if c.name("dataset") in datasets),
-        pairs=tuple(p for p in analysis.pairs if p.multi.name("dataset") in datasets),
-        refused=tuple(r for r in analysis.refused if r.config.name("dataset") in datasets),
-    )
+    return analyse(analysis.sweep, analysis.prices, datasets)
 
 
 def _benchmarks(analysis: Analysis) -> Iterator[tuple[str, str]]:

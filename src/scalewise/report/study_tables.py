@@ -14,7 +14,6 @@ from typing import Any
 from scalewise.analysis import (
     Analysis,
     AverageSpeedup,
-    BoundedFigure,
     BreakEven,
     Case,
     Estimate,
@@ -24,7 +23,6 @@ from scalewise.analysis import (
     SizedPair,
     as_plain,
     average_speedups,
-    between,
     break_evens,
     by_size,
     electricity_missing,
@@ -171,10 +169,10 @@ def investment(analysis: Analysis) -> Section:
         words("configuration", "configuration", lambda one: one.pair.multi.label),
         Column("usd", "price", "USD", lambda one: one.usd),
         Column("speedup", "speedup", "", lambda one: one.pair.speedup),
-        Column("worth", "worth", "USD an hour", lambda one: one.worth_usd_per_hour, bounded),
-        Column("payback", "paid back after", "hours", lambda one: one.payback_hours, bounded),
-        Column("roi", "return", "x price", lambda one: one.roi, bounded),
-        Column("least", "pays from", "USD an hour", lambda one: one.least_usd_per_hour, bounded),
+        Column("worth", "worth", "USD an hour", lambda one: one.worth_usd_per_hour),
+        Column("payback", "paid back after", "hours", lambda one: one.payback_hours),
+        Column("roi", "return", "x price", lambda one: one.roi),
+        Column("least", "pays from", "USD an hour", lambda one: one.least_usd_per_hour),
     )
     of_owned = (
         words("configuration", "configuration", lambda one: one.config.label),
@@ -184,7 +182,7 @@ def investment(analysis: Analysis) -> Section:
                lambda one: analysis.cost(one.config).usd_per_million_samples),
         Column("own", "own", "USD per million samples",
                lambda one: one.usd_per_million_samples),
-        Column("hours", "cheaper from", "hours", lambda one: one.break_even_hours, bounded),
+        Column("hours", "cheaper from", "hours", lambda one: one.break_even_hours),
     )  # fmt: skip
     return section(
         "investment",
@@ -193,17 +191,6 @@ def investment(analysis: Analysis) -> Section:
         table("returns", of_returns, returns, NOTES["returns"]),
         table("owned", of_owned, owned, NOTES["owned"]),
     )
-
-
-def bounded(figure: BoundedFigure) -> str:
-    """``3,400 (3,100-never)``; a payback without an end is never."""
-
-    def one(value: float | None) -> str:
-        return "never" if value is None else number(value)
-
-    if figure.low is None and figure.high is None:
-        return one(figure.value)
-    return f"{one(figure.value)} ({between(one(figure.low), one(figure.high))})"
 
 
 def _price_lines(analysis: Analysis, owned: list[Owned]) -> Iterator[str]:

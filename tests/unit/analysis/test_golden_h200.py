@@ -47,7 +47,7 @@ def test_four_gpus_that_lose_half_of_the_step_are_told_to_what(tmp_path: Path) -
     """Two stalls after warm-up, and hosts that launch late."""
     stalled = Path(__file__).parents[2] / "golden/stalled/h200x4_gpt2"
     found = analyse(load_sweep(with_known_code(stalled, tmp_path / "sweep")))
-    reason = found.say_why(*found.pairs)
+    reason = found.reasons[found.pairs[0].multi.config_id]
     assert "lost 18.4 ms a step: 6.76 GPU idle, its host late, 5.14 long steps" in reason
 
 

@@ -19,17 +19,10 @@ from fakes.recorded import DDP, Spec, analysed, edit_ranks, with_devices, write_
 from fakes.requests import asked, composer, read
 from fakes.sections import lines_of
 from fakes.train_command import copy_own_code
-from scalewise.analysis import (
-    CAUSE_WORDS,
-    OWN_BATCHES,
-    Configuration,
-    analyse,
-    load_sweep,
-    remedy,
-    work_remedy,
-)
+from scalewise.analysis import CAUSE_WORDS, OWN_BATCHES, Configuration, analyse, load_sweep
 from scalewise.analysis.disturbances import disturbances
 from scalewise.analysis.loss_budget import LossCause, LostTime
+from scalewise.analysis.remedies import remedy, work_remedy
 from scalewise.config import ConfigError
 from scalewise.records import SweepFolder
 from scalewise.report.findings import command as whole

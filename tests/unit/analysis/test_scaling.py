@@ -28,6 +28,7 @@ from scalewise.analysis.devices import Usage
 from scalewise.analysis.doubts import clock_ratio, doubt_speedup
 from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.statistics import Interval
+from scalewise.analysis.summary import say_why
 from scalewise.analysis.verdict import judge, seed_label
 from scalewise.records import MetricRow, MetricsWriter
 
@@ -44,7 +45,7 @@ def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
     assert (pair.single.device_words, pair.multi.device_words) == ("one device", "2 devices")
     assert pair.speedup.p_value < 0.001
     assert (pair.speedup.paired, pair.speedup.n) == (True, (5, 5))
-    assert "lost 1.20 ms a step: 0.600 exposed transfer" in found.say_why(pair)
+    assert "lost 1.20 ms a step: 0.600 exposed transfer" in found.reasons[pair.multi.config_id]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_a_monitored_script_is_judged_by_the_scaling_that_its_batches_show(
     found = analysed(tmp_path, *repeats(single, STEADY), *repeats(multi, STEADY))
     (pair,) = found.pairs
     assert pair.verdict != "undecided"
-    assert f"; {said}" in found.say_why(replace(pair, remarks=()))
+    assert f"; {said}" in say_why(replace(pair, remarks=()), found.budgets)
     assert pair.multi.identity["scaling"] == scaling
     assert {r.cell.result and r.cell.result.scaling for r in pair.multi.runs} == {scaling}
     assert pair.multi.identity["batch"] == "64"

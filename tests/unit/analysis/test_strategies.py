@@ -31,11 +31,11 @@ from scalewise.analysis import (
     choose_strategy,
     configurations,
     load_sweep,
-    remedy,
 )
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.loss_budget import LostTime, make_budget
+from scalewise.analysis.remedies import remedy
 from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder, to_plain
 
 FACTORS = [1.0, 1.02, 0.98]
@@ -85,7 +85,7 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
     ceiling = labels["large task_parallel x2 (2 models)"]
     pair = analysis.pair(ceiling)
     assert (pair.verdict, pair.loss) == ("ceiling", None)
-    assert "2 independent models, not one" in analysis.say_why(pair)
+    assert "2 independent models, not one" in analysis.reasons[pair.multi.config_id]
     assert pair.seed_label is None, "a study about training says nothing of it"
 
 

@@ -10,7 +10,7 @@ from fakes.recorded import DDP, SINGLE_MS, Spec, analysed, repeats, swept, write
 from fakes.sections import lines_of
 from fakes.step_files import common_steps
 from scalewise.analysis import Configuration, Pair, Run, analyse, load_sweep
-from scalewise.analysis.doubts import doubt_speedup
+from scalewise.analysis.doubts import doubt_speedup, find_remarks
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.step_figures import extremes
@@ -198,11 +198,12 @@ def test_a_report_names_long_steps_their_run_and_their_length(
     (config,) = analysis.measured
     assert long_step_figures(config.runs[0]) is None
     run = with_long(config.runs[0], long, 19_990.0)
-    told = replace(analysis, configurations=(replace(config, runs=(run,)),))
-    (found,) = (one for one in told.remarks if one.code == "long_step")
+    remarks = find_remarks(analysis.sweep, (replace(config, runs=(run,)),), (), {})
+    (found,) = (one for one in remarks if one.code == "long_step")
     assert (found.run, found.about) == (run.cell.planned.name, config.config_id)
     assert said in found.text
-    assert any(found.text in line for line in lines_of(told, "remarks"))
+    told = lines_of(replace(analysis, remarks=remarks), "remarks")
+    assert any(found.text in line for line in told)
 
 
 # The speedup by median steps, beside the one that long steps have a part in.

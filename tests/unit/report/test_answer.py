@@ -13,8 +13,9 @@ from hydra import compose, initialize_config_dir
 from fakes.kept_sweep import RESULTS, analysis_of, kept, kept_sweeps
 from fakes.recorded import DDP, STEADY_3, Spec, analysed, crowd, edit_ranks, repeats, write_sweep
 from fakes.sections import printed
-from scalewise.analysis import Analysis, LostTime, analyse, estimate, is_refused, load_sweep, number
+from scalewise.analysis import Analysis, LostTime, analyse, estimate, load_sweep, number
 from scalewise.analysis.comparability import Difference
+from scalewise.analysis.remedies import find_remedies, is_refused
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.overrides import words_of
 from scalewise.config import ConfigError, conf_dir, resolve
@@ -217,7 +218,7 @@ def test_no_change_wins_back_a_whole_step(tmp_path: Path) -> None:
     for share, figure in ((1.2, ""), (0.9, number(0.9 * budget.measured_ms))):
         losses = (LostTime("transfer", share * budget.measured_ms, share, ""),)
         made = {pair.multi.config_id: replace(budget, losses=losses)}
-        said = next_step(replace(found, budgets={**found.budgets, **made}), pair)
+        said = next_step(replace(found, remedies=find_remedies(found.measured, made)), pair)
         won, of = said.partition("wins back up to ")[2].split(" of ")
         assert won == (figure or won) and bool(re.search(r"\d", won)) == bool(figure)
         assert of.startswith(f"{number(budget.measured_ms)} ms")

@@ -97,7 +97,7 @@ def test_runs_of_a_row_are_called_by_what_tells_them_apart(tmp_path: Path) -> No
 def test_names_stay_text(analysis: Analysis) -> None:
     configs = tuple(dataclasses.replace(c, label=HOSTILE) for c in analysis.configurations)
     sweep = dataclasses.replace(analysis.sweep, command=(HOSTILE,))
-    hostile = dataclasses.replace(analysis, configurations=configs, sweep=sweep)
+    hostile = dataclasses.replace(analysis, configurations=configs, measured=configs, sweep=sweep)
     page = render(HOSTILE, hostile, report_sections(hostile))
     assert page.count("</script>") == 3, "the page's own elements"
     assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)

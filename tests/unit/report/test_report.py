@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fakes.kept_sweep import RESULTS, analysis_of, kept
-from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY, Spec, analysed, repeats, write_sweep
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY, Spec, repeats, write_sweep
 from fakes.sections import printed
 from scalewise.analysis import analyse, load_sweep
 from scalewise.cli import main
@@ -346,33 +346,35 @@ def test_the_reports_that_the_docs_lead_to_are_those_of_today(
 @pytest.mark.parametrize("name", ["cpu2_matrix", "h200x2_small"])
 def test_a_matrix_of_two_models_is_told_in_few_words(name: str) -> None:
     found = analysis_of(kept(name))
-    first, whole = (len(page_of(of(found)).split()) for of in (front_page, report_sections))
-    assert first < 800 < whole
+    whole = report_sections(found)
+    first, all_of_it = (len(page_of(one).split()) for one in (front_page(found, whole), whole))
+    assert first < 800 < all_of_it
 
 
 def test_a_search_shows_neither_verdicts_nor_the_studys_labels(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(builder, "searched", lambda _: True)
-    (speed,) = (one for one in front_page(analyse(load_sweep(whole))) if one.title == "Speed")
+    analysis = analyse(load_sweep(whole))
+    front = front_page(analysis, report_sections(analysis))
+    (speed,) = (one for one in front if one.title == "Speed")
     keys = {column.key for column in speed.table("scaling").columns}
     assert "efficiency_ratio" in keys and not keys & {"verdict", "seed_label"}
 
 
 def test_every_anchor_is_a_heading(whole: Path) -> None:
     analysis = analyse(load_sweep(whole))
-    anchors = set(re.findall(r"\(details\.md#([^)]+)\)", page_of(front_page(analysis))))
-    titles = {one.title for one in report_sections(analysis)}
+    whole = report_sections(analysis)
+    anchors = set(re.findall(r"\(details\.md#([^)]+)\)", page_of(front_page(analysis, whole))))
+    titles = {one.title for one in whole}
     assert anchors <= {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}
     assert {"without-a-result", "remarks"} <= anchors
 
 
 def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
     specs = [replace(DDP, model=f"m{i}", outcome="failed") for i in range(9)]
-    found = analysed(tmp_path, *specs)
-    found = replace(
-        found, sweep=replace(found.sweep, problems=tuple(f"damaged {i}" for i in range(9)))
-    )
-    (listed,) = (one for one in front_page(found) if one.key == "remarks")
+    sweep = load_sweep(write_sweep(tmp_path, specs))
+    found = analyse(replace(sweep, problems=tuple(f"damaged {i}" for i in range(9))))
+    (listed,) = (one for one in front_page(found, report_sections(found)) if one.key == "remarks")
     assert len(listed.texts) == 6
     assert "[3 more, and detail](details.md#remarks)" in page_of([listed])

@@ -32,6 +32,7 @@ from scalewise.analysis import (
     measured_serial_fraction,
 )
 from scalewise.analysis.communication import ProfiledWindow, measure_communication
+from scalewise.analysis.doubts import find_remarks
 from scalewise.analysis.figures import BoundedFigure
 from scalewise.analysis.run import Mfu, MfuResult
 from scalewise.analysis.statistics import Interval
@@ -45,7 +46,7 @@ from scalewise.records import (
     grade,
 )
 from scalewise.report import builder, export, run_facts
-from scalewise.report.findings import fastest_rows
+from scalewise.report.answer import fastest_rows
 from scalewise.report.scaling_tables import lines_of_devices
 from scalewise.report.sections import by_text, cut
 from scalewise.report.study import memory_plots
@@ -402,8 +403,8 @@ class TestRemarks:
         hot = tuple(replace(device, throttle_reasons=(*device.throttle_reasons, *heat))
                     for device in run.usage.devices if device.throttle_reasons)  # fmt: skip
         heated = replace(config, runs=(replace(run, usage=replace(run.usage, devices=hot)),))
-        found = replace(found, configurations=(heated,), pairs=())
-        told = [one for one in found.remarks if one.code in ("power_cap", "throttled")]
+        remarks = find_remarks(found.sweep, (heated,), (), {})
+        told = [one for one in remarks if one.code in ("power_cap", "throttled")]
         assert [one.gravity for one in told] == ["doubt" if heat else "note"]
         assert told[0].figures["share"] == 1
 

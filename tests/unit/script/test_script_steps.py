@@ -180,16 +180,11 @@ def test_a_loader_that_gave_other_samples_than_counted_is_told(
 
 
 def test_a_second_optimizer_takes_over_where_the_first_retires(script: Script) -> None:
-    script.optimize(1)
-    for _ in range(150):
-        script.forward()
-        script.optimize(2)
+    script.do("optimize:1 " + "forward optimize:2 " * 150)
     assert len(script.steps) > 40
 
 
-def test_a_step_that_scores_a_model_is_not_timed_and_scored_batches_do_not_count(
-    script: Script,
-) -> None:
+def test_a_step_that_scores_is_not_timed_and_what_is_scored_does_not_count(script: Script) -> None:
     script.fetch(48)
     script.optimize()  # of a model that nobody saw: its loader tells
     for samples in (50, 50):  # validation
@@ -203,14 +198,10 @@ def test_a_step_that_scores_a_model_is_not_timed_and_scored_batches_do_not_count
 
 
 def test_of_what_only_optimizers_are_seen_each_of_their_steps_ends_one(script: Script) -> None:
-    for _ in range(3):
-        script.optimize()
+    script.do("optimize " * 3)
     assert script.moments.unseen == 2
-    script.moments.go_alone()
-    for _ in range(4):
-        script.backward()
-        script.optimize(1)  # another one, as of a GAN
-        script.optimize()
+    # Another one, as of a GAN.
+    script.do("go_alone " + "backward optimize:1 optimize " * 4)
     whole = (f"backward_begin backward_end {OPTIMIZER} optimizer_end", 0, False)
     assert script.timer.steps == [whole] * 4
     assert script.timer.samples == script.moments.uncounted == 4

@@ -111,9 +111,11 @@ def test_the_expected_time_is_that_of_all_buckets_at_the_doctors_rate(
 ) -> None:
     monkeypatch.setattr(communication_module, "all_reduce_curve", lambda *_: CURVE)
     write_sweep(tmp_path, [DDP])
-    edit_ranks(tmp_path, lambda rank: rank.update(gradient_bytes=4_000_000, gradient_buckets=4))
+    four = {"gradient_bytes": 4_000_000, "gradient_buckets": 4}
+    edit_ranks(tmp_path, lambda rank: rank.update({n: of - rank["rank"] for n, of in four.items()}))
     (config,) = configurations(load_sweep(tmp_path))
     found = measure_communication(config, None, None)
+    assert (found.gradient_bytes, found.buckets) == (4_000_000, 4), "of rank 0"
     assert found.expected_ms == pytest.approx(4 * CURVE.ms(1_000_000))
     assert found.doctor_bus_gb_s == pytest.approx(CURVE.bus_gb_s(1_000_000))
 

@@ -94,25 +94,17 @@ LISTED = {"usd_per_hour": 5.0, "source": "a seller's list", "date": "2026-01"}
         (Spec(kind="cpu"), "a share of a CPU host has no list price"),
         (Spec(device_name="Some GPU"), "no hardware profile describes Some GPU"),
         (Spec(device_name="NVIDIA L4"), "hardware profile l4 gives no price"),
-        (
-            # The profile of another GPU, run with allow_mismatch: its price is not this GPU's.
-            Spec(device_name="Some GPU", config=configured(allow_mismatch=True, price=LISTED)),
-            "no hardware profile describes Some GPU",
-        ),
-        (
-            replace(DDP, emulated=("NCCL_P2P_DISABLE=1",), config=configured(price=OWN)),
-            "no price is known of the host that is emulated (NCCL_P2P_DISABLE=1)",
-        ),
-        (
-            Spec(config=configured(price={**OWN, "usd_per_hour": 0.0})),
-            "the price given is 0 USD per hour (invoice, 2026-11)",
-        ),
-        (
-            Spec(config=configured(price={"usd_per_hour": 2.5})),
-            "the recorded price cannot be read: hardware.price",
-        ),
+        # The profile of another GPU, run with allow_mismatch: its price is not this GPU's.
+        (Spec(device_name="Some GPU", config=configured(allow_mismatch=True, price=LISTED)),
+         "no hardware profile describes Some GPU"),
+        (replace(DDP, emulated=("NCCL_P2P_DISABLE=1",), config=configured(price=OWN)),
+         "no price is known of the host that is emulated (NCCL_P2P_DISABLE=1)"),
+        (Spec(config=configured(price={**OWN, "usd_per_hour": 0.0})),
+         "the price given is 0 USD per hour (invoice, 2026-11)"),
+        (Spec(config=configured(price={"usd_per_hour": 2.5})),
+         "the recorded price cannot be read: hardware.price"),
     ],
-)
+)  # fmt: skip
 def test_a_price_that_is_not_known_is_missing_and_no_zero(
     tmp_path: Path, spec: Spec, reason: str
 ) -> None:

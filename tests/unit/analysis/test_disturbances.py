@@ -277,14 +277,10 @@ def on_cores(*uses: tuple[tuple[int, ...], CoreUse | None], per_host: int = 9) -
         # Ranks that are bound to no core of their own saw the same cores: what each used is theirs.
         (on_cores(*[((0, 1), used(cores=2, busy_s=18.0, own_s=8.0))] * 2), 0.1),
         # Cores of equal numbers on two hosts are different cores.
-        (
-            on_cores(
-                ((0,), used(busy_s=9.0, own_s=7.0)), ((0,), used(busy_s=9.0, own_s=9.0)), per_host=1
-            ),
-            0.1,
-        ),
+        (on_cores(((0,), used(busy_s=9.0, own_s=7.0)), ((0,), used(busy_s=9.0, own_s=9.0)),
+                  per_host=1), 0.1),
     ],
-)
+)  # fmt: skip
 def test_what_others_had_is_a_share_of_the_cells_cores(
     ranks: list[RankSummary], share: float
 ) -> None:

@@ -35,51 +35,30 @@ GRAPH = [{"strategy": {"name": "ddp", "static_graph": on}} for on in (False, Tru
     ("specs", "expected"),
     [
         ([Spec(), DDP], {"large single x1", "large ddp x2"}),
-        (
-            [Spec(config=adam(0.1)), Spec(config=adam(0.01))],
-            {"large single x1 lr=0.1", "large single x1 lr=0.01"},
-        ),
+        ([Spec(config=adam(0.1)), Spec(config=adam(0.01))],
+         {"large single x1 lr=0.1", "large single x1 lr=0.01"}),
         # Arguments that come with another optimizer are told by its name.
-        (
-            [Spec(), Spec(config={"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}})],
-            {"large single x1 optimizer=adam", "large single x1 optimizer=sgd"},
-        ),
+        ([Spec(), Spec(config={"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}})],
+         {"large single x1 optimizer=adam", "large single x1 optimizer=sgd"}),
         # One that was typed is named beside it.
-        (
-            [
-                Spec(typed=("optimizer.lr=0.001",)),
-                Spec(config={"optimizer": {"name": "sgd", "lr": 0.5}}),
-            ],
-            {"large single x1 lr=0.001 optimizer=adam", "large single x1 lr=0.5 optimizer=sgd"},
-        ),
+        ([Spec(typed=("optimizer.lr=0.001",)),
+          Spec(config={"optimizer": {"name": "sgd", "lr": 0.5}})],
+         {"large single x1 lr=0.001 optimizer=adam", "large single x1 lr=0.5 optimizer=sgd"}),
         # A key that is there with another one alone, and always the same, tells nothing more.
-        (
-            [Spec(), *(Spec(config=adam(0.001, momentum=m, nesterov=True)) for m in (0.8, 0.9))],
-            {"large single x1", "large single x1 momentum=0.8", "large single x1 momentum=0.9"},
-        ),
+        ([Spec(), *(Spec(config=adam(0.001, momentum=m, nesterov=True)) for m in (0.8, 0.9))],
+         {"large single x1", "large single x1 momentum=0.8", "large single x1 momentum=0.9"}),
         # Every leaf that differs is named, though fewer would tell rows apart.
-        (
-            [
-                replace(DDP, batch_size=64, config=GRAPH[0]),
-                replace(DDP, batch_size=128, config={**BF16, **GRAPH[1]}),
-                Spec(batch_size=64),
-            ],
-            {
-                "large ddp x2 precision=fp32 batch_size=64 static_graph=false",
-                "large ddp x2 precision=bf16-mixed batch_size=128 static_graph=true",
-                "large single x1 precision=fp32 batch_size=64",
-            },
-        ),
+        ([replace(DDP, batch_size=64, config=GRAPH[0]),
+          replace(DDP, batch_size=128, config={**BF16, **GRAPH[1]}), Spec(batch_size=64)],
+         {"large ddp x2 precision=fp32 batch_size=64 static_graph=false",
+          "large ddp x2 precision=bf16-mixed batch_size=128 static_graph=true",
+          "large single x1 precision=fp32 batch_size=64"}),
         # Two keys of the same last part are written in full.
-        (
-            [
-                Spec(config={**adam(lr), "schedule": {"name": "none", "lr": 10 * lr}})
-                for lr in (0.1, 0.2)
-            ],
-            {f"large single x1 optimizer.lr={lr} schedule.lr={10 * lr}" for lr in (0.1, 0.2)},
-        ),
+        ([Spec(config={**adam(lr), "schedule": {"name": "none", "lr": 10 * lr}})
+          for lr in (0.1, 0.2)],
+         {f"large single x1 optimizer.lr={lr} schedule.lr={10 * lr}" for lr in (0.1, 0.2)}),
     ],
-)
+)  # fmt: skip
 def test_labels_tell_what_was_swept(tmp_path: Path, specs: list[Spec], expected: set[str]) -> None:
     assert {c.label for c in configurations(swept(tmp_path, *specs))} == expected
 

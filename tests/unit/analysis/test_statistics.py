@@ -209,6 +209,8 @@ def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
     told = judge(slow, 2)
     assert (told.verdict, told.short) == ("does not pay", "slower than one device")
     assert "(95 % interval 0.004-0.62, 3 pairs), efficiency 0.025" in told.reason
+    unsure = (judge(RatioEstimate(1.1, (3, 3), Interval(low, 1.4), 0.1), 2) for low in (0.999, 1.0))
+    assert ["at least 1.00 times" in one.reason for one in unsure] == [False, True]
 
 
 def test_an_interval_that_bounds_nothing_is_null_with_its_reason() -> None:

@@ -257,3 +257,6 @@ def test_of_many_points_the_extremes_of_each_bin_stay() -> None:
     assert len(at) <= 20
     assert {(333.0, 5.0), (334.0, -4.0), (871.0, 9.0)} <= {*zip(at, kept, strict=True)}
     assert extremes(at, kept, most=len(at))[0] is at
+    # Two bins of 6 each: one point alone, and of seven the lowest, the fourth and the highest.
+    x, y = np.array([0.0, 6, 7, 8, 9, 10, 11, 12]), np.array([5.0, 1, 2, 3, 4, 7, 6, 0])
+    assert extremes(x, y, most=6)[0].tolist() == [0, 8, 10, 12]

@@ -52,19 +52,37 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize(("overrides", "code"), [*REFUSED["code"].items(), *LONG.items()])
-def test_each_value_has_its_range(overrides: str, code: str) -> None:
-    *groups, given = overrides.split()
-    key, _, value = given.partition("=")
+def with_value(groups: list[str], key: str, value: Any) -> dict[str, Any]:
+    """What is composed of these groups, with another value of one key."""
     plain = copy.deepcopy(composed(*groups))
     *path, last = key.split(".")
+    functools.reduce(operator.getitem, path, plain)[last] = value
+    return plain
+
+
+@pytest.mark.parametrize(("overrides", "code"), [*REFUSED["code"].items(), *LONG.items()])
+def test_each_value_has_its_kind_and_its_range(overrides: str, code: str) -> None:
+    *groups, given = overrides.split()
+    key, _, value = given.partition("=")
     typed: Any = OmegaConf.to_container(OmegaConf.create(f"value: {value}"))
-    functools.reduce(operator.getitem, path, plain)[last] = typed["value"]
     with pytest.raises(ConfigError) as caught:
-        build_cell(plain)
+        build_cell(with_value(groups, key, typed["value"]))
     assert isinstance(caught.value.__cause__, DataError)
     found = str(caught.value).partition(":")[0].partition("[")[0]
     assert (found, caught.value.__cause__.code) == (key, code)
+
+
+@pytest.mark.parametrize(("setting", "ends"), REFUSED["range"].items())
+def test_the_ends_of_a_range_are_in_it_and_what_lies_beyond_is_not(
+    setting: str, ends: list[float]
+) -> None:
+    *groups, key = setting.split()
+    beyond = 1 if isinstance(ends[0], int) else 1e-3
+    for value in ends:
+        build_cell(with_value(groups, key, value))
+    for value in (ends[0] - beyond, *(most + beyond for most in ends[1:])):
+        with pytest.raises(ConfigError, match=f"^{key}: found {value}"):
+            build_cell(with_value(groups, key, value))
 
 
 @pytest.mark.parametrize(("overrides", "message"), REFUSED["said"].items())

@@ -49,22 +49,10 @@ def option(section: Section, name: str) -> Mapping[str, Any]:
     ("sweep", "word", "rows"),
     [
         ("h200x2_gpt2", "take 2 devices", {"single x1": "baseline", "ddp x2": "pays"}),
-        (
-            "h200x2_strategies",
-            "cannot tell",
-            {"single x1": "baseline"}
-            | dict.fromkeys(
-                ("gpipe x2", "fsdp x2", "pipeline x2", "tensor x2", "ddp x2"), "undecided"
-            ),
-        ),
-        (
-            "h200_measuring/x1/precisions",
-            "cannot tell",
-            {
-                "single x1 precision=fp16-mixed": "baseline",
-                "single x1 precision=tf32": "baseline",
-            },
-        ),
+        ("h200x2_strategies", "cannot tell", {"single x1": "baseline"} | dict.fromkeys(
+            ("gpipe x2", "fsdp x2", "pipeline x2", "tensor x2", "ddp x2"), "undecided")),
+        ("h200_measuring/x1/precisions", "cannot tell",
+         {"single x1 precision=fp16-mixed": "baseline", "single x1 precision=tf32": "baseline"}),
     ],
 )  # fmt: skip
 def test_a_kept_sweep_is_advised_on_by_its_verdicts(

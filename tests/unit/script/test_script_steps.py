@@ -48,6 +48,13 @@ class Script:
     def forward(self, model: int = 0, samples: int = 64) -> None:
         self.moments.begin_forward(model, samples)
 
+    def do(self, deeds: str) -> None:
+        """Deeds by name, each with an argument behind a colon if it takes one."""
+        for deed in deeds.split():
+            name, *given = deed.split(":")
+            own = self if hasattr(self, name) else self.moments
+            getattr(own, name)(*map(int, given))
+
     def backward(self) -> None:
         if self.moments.divides:
             self.moments.begin_backward()
@@ -71,19 +78,47 @@ class Script:
 
 FORWARD_BACKWARD = "forward_begin forward_end backward_begin backward_end"
 OPTIMIZER = "optimizer_begin optimizer_end"
+FETCH = "fetch_begin fetch_end"
+ASKED = f"{FORWARD_BACKWARD} {OPTIMIZER}"
+TWICE = f"{FORWARD_BACKWARD} | {FORWARD_BACKWARD}"
 
 
-def test_a_step_lasts_from_a_fetch_to_its_optimizer() -> None:
-    script = Script()
-    for _ in range(2):
-        script.fetch()
-        script.step()
-    whole = (f"fetch_begin fetch_end {FORWARD_BACKWARD} {OPTIMIZER}", 64, False)
-    assert script.steps == [whole, whole]
+@pytest.fixture
+def script() -> Script:
+    return Script()
 
 
-def test_accumulated_batches_are_one_step_of_which_the_end_alone_is_marked_if_undivided() -> None:
-    script = Script()
+@pytest.mark.parametrize(
+    ("deeds", "steps", "samples"),
+    [
+        ("fetch step " * 2, [f"{FETCH} {ASKED}"] * 2, [64, 64]),
+        # A closure, as LBFGS calls it twice: what it leaves of its step is the optimizer's.
+        ("fetch begin_optimizer forward backward forward backward end_optimizer:7 " * 2,
+         [f"{FETCH} {OPTIMIZER} | {ASKED} | {ASKED}"] * 2, [64, 64]),
+        # Two optimizers of a GAN share a step: the real and the faked batch, and the generator's.
+        ("forward:1 backward forward:1 backward optimize:1 forward:2 backward optimize:2 " * 3,
+         [f"{TWICE} {OPTIMIZER}", *[f"{ASKED} | {TWICE} {OPTIMIZER}"] * 2], [128, 64, 64]),
+        # Nested ones count once, and one that nobody saw begin not at all.
+        ("end_optimizer:7 forward begin_optimizer optimize:8 end_optimizer:7",
+         [f"forward_begin {OPTIMIZER}"], [64]),
+        # Optimizers that step within backward end a step where it ends.
+        ("forward begin_backward optimize:0 optimize:1 optimize:2 end_backward",
+         [f"forward_begin forward_end backward_begin {OPTIMIZER}{' optimizer_end' * 2}"], [64]),
+        # A fetch that ends an epoch, with an error or not.
+        ("begin_fetch fetch step", [f"fetch_begin | {FETCH} {ASKED}"], [64]),
+        ("begin_fetch end_fetch:64 fetch step", [f"{FETCH} | {FETCH} {ASKED}"], [64]),
+    ],
+)  # fmt: skip
+def test_a_step_is_what_its_moments_make_it_and_counts_its_samples_once(
+    script: Script, deeds: str, steps: list[str], samples: list[int]
+) -> None:
+    script.do(deeds)
+    assert script.steps == [(*step, False) for step in zip(steps, samples, strict=True)]
+
+
+def test_accumulated_batches_are_one_step_and_undivided_its_end_alone_is_marked(
+    script: Script,
+) -> None:
     script.timer.clock.divides = False
     for _ in range(3):
         script.forward(samples=16)
@@ -93,8 +128,7 @@ def test_accumulated_batches_are_one_step_of_which_the_end_alone_is_marked_if_un
     assert script.steps == [(parts, 24, False), *[("optimizer_end", 24, False)] * 2]
 
 
-def test_a_step_whose_samples_nobody_counted_is_not_timed_and_the_next_is_counted() -> None:
-    script = Script()
+def test_a_step_of_uncounted_samples_is_not_timed_and_the_next_is_counted(script: Script) -> None:
     script.timer.clock.divides = False
     unseen = []
     for feeds in (True, True, False, False, False):
@@ -110,8 +144,9 @@ def test_a_step_whose_samples_nobody_counted_is_not_timed_and_the_next_is_counte
 
 
 @pytest.mark.parametrize(("calls_itself", "gives_up"), [(False, 0), (False, 1), (True, 1)])
-def test_a_step_after_one_that_was_given_up_is_one(calls_itself: bool, gives_up: int) -> None:
-    script = Script()
+def test_a_step_after_one_that_was_given_up_is_one(
+    script: Script, calls_itself: bool, gives_up: int
+) -> None:
     for number in range(4):
         script.forward()
         script.backward()
@@ -125,40 +160,14 @@ def test_a_step_after_one_that_was_given_up_is_one(calls_itself: bool, gives_up:
     assert script.moments.unseen == 0
 
 
-def test_what_a_closure_leaves_of_its_step_is_the_optimizers_and_its_batch_counts_once() -> None:
-    script = Script()
-    for _ in range(2):
-        script.fetch()
-        script.moments.begin_optimizer()
-        for _ in range(2):  # as LBFGS asks for it
-            script.forward()
-            script.backward()
-        script.moments.end_optimizer(7)
-    asked = f"{FORWARD_BACKWARD} {OPTIMIZER}"
-    marks = f"fetch_begin fetch_end {OPTIMIZER} | {asked} | {asked}"
-    assert script.steps == [(marks, 64, False)] * 2
-
-
-def test_the_two_optimizers_of_a_gan_share_a_step_and_its_samples_count_once() -> None:
-    script = Script()
-    for _ in range(3):
-        for model, optimizer in (("D", 1), ("G", 2)):
-            for _ in range(2 if model == "D" else 1):  # the real and the faked batch
-                script.forward(hash(model), 64)
-                script.backward()
-            script.optimize(optimizer)
-    assert [samples for _, samples, _ in script.steps][1:] == [64, 64]
-
-
 @pytest.mark.parametrize(
     ("ahead", "calls", "said"),
     [(0, "1111", None), (0, "2211", None), (0, "22112", (128, 64)), (1, "1111", None)],
 )
 def test_a_loader_that_gave_other_samples_than_counted_is_told(
-    ahead: int, calls: str, said: tuple[int, int] | None
+    script: Script, ahead: int, calls: str, said: tuple[int, int] | None
 ) -> None:
     """As of a GAN whose generator makes a batch for each of both losses; one may fetch ahead."""
-    script = Script()
     for step, called in enumerate(map(int, calls)):
         for _ in range(ahead + 1 if step == 0 else int(step + ahead < len(calls))):
             script.fetch(64)
@@ -170,38 +179,12 @@ def test_a_loader_that_gave_other_samples_than_counted_is_told(
     assert script.moments.fed_unlike_fetched == said
 
 
-def test_nested_steps_count_once_and_one_that_nobody_saw_begin_not_at_all() -> None:
-    script = Script()
-    script.moments.end_optimizer(7)
-    script.forward()
-    script.moments.begin_optimizer()
-    script.optimize(8)
-    script.moments.end_optimizer(7)
-    assert [marks for marks, _, _ in script.steps] == [f"forward_begin {OPTIMIZER}"]
-
-
-def test_optimizers_that_step_within_backward_end_a_step_where_it_ends() -> None:
-    script = Script()
-    script.forward()
-    script.moments.begin_backward()
-    for optimizer in range(3):
-        script.optimize(optimizer)
-    script.moments.end_backward()
-    ((marks, _, _),) = script.steps
-    assert marks.split()[-1] == "optimizer_end"
-
-
-def test_a_second_optimizer_takes_over_where_the_first_retires() -> None:
-    script = Script()
-    script.optimize(1)
-    for _ in range(150):
-        script.forward()
-        script.optimize(2)
+def test_a_second_optimizer_takes_over_where_the_first_retires(script: Script) -> None:
+    script.do("optimize:1 " + "forward optimize:2 " * 150)
     assert len(script.steps) > 40
 
 
-def test_a_step_in_which_a_model_is_scored_is_not_timed_and_scored_batches_do_not_count() -> None:
-    script = Script()
+def test_a_step_that_scores_is_not_timed_and_what_is_scored_does_not_count(script: Script) -> None:
     script.fetch(48)
     script.optimize()  # of a model that nobody saw: its loader tells
     for samples in (50, 50):  # validation
@@ -214,29 +197,11 @@ def test_a_step_in_which_a_model_is_scored_is_not_timed_and_scored_batches_do_no
     assert [step[1:] for step in script.steps] == [(48, False), (40, True)]
 
 
-def test_of_what_only_optimizers_are_seen_each_of_their_steps_ends_one() -> None:
-    script = Script()
-    for _ in range(3):
-        script.optimize()
+def test_of_what_only_optimizers_are_seen_each_of_their_steps_ends_one(script: Script) -> None:
+    script.do("optimize " * 3)
     assert script.moments.unseen == 2
-    script.moments.go_alone()
-    for _ in range(4):
-        script.backward()
-        script.optimize(1)  # another one, as of a GAN
-        script.optimize()
+    # Another one, as of a GAN.
+    script.do("go_alone " + "backward optimize:1 optimize " * 4)
     whole = (f"backward_begin backward_end {OPTIMIZER} optimizer_end", 0, False)
     assert script.timer.steps == [whole] * 4
     assert script.timer.samples == script.moments.uncounted == 4
-
-
-@pytest.mark.parametrize("raises", [True, False])
-def test_a_fetch_that_ends_an_epoch_does_no_harm(raises: bool) -> None:
-    script = Script()
-    script.moments.begin_fetch()
-    if not raises:
-        script.moments.end_fetch(64)
-    script.fetch()
-    script.step()
-    ((marks, _, _),) = script.steps
-    assert marks.count("fetch_end") == (1 if raises else 2)
-    assert marks.endswith(OPTIMIZER)

@@ -16,6 +16,7 @@ from scalewise.sweep.status import CellStatus, Durations, SweepStatus
 from scalewise.sweep.status_view import (
     Display,
     _readings,
+    _short,
     counts,
     duration,
     estimate_line,
@@ -104,8 +105,11 @@ def test_no_figure_is_given_for_time_that_none_tells(monkeypatch: pytest.MonkeyP
         "3/12 cells done, 1 failed, about 42.0 s left",
         "3/12 cells done, 1 failed, nearly done",  # once: it says nothing again
     ]
-    assert (duration(0.0), duration(0.06)) == ("under 0.1 s", "0.1 s")
-    assert (duration(59.9), duration(60.0)) == ("59.9 s", "1 min 00 s")
+    edges = (0.049, 0.06, 59.9, 60.0, 3599.4, 3600.0)
+    assert [*map(duration, edges)] == [
+        "under 0.1 s", "0.1 s", "59.9 s", "1 min 00 s", "59 min 59 s", "1 h 00 min",
+    ]  # fmt: skip
+    assert [*map(_short, edges[2:])] == ["59.9 s", "1.0 min", "60.0 min", "1.0 h"]
 
 
 def drawn(width: int, running: list[CellStatus], height: int = 24) -> list[str]:
@@ -133,6 +137,7 @@ def test_a_table_fits_a_terminal_of_any_width(width: int) -> None:
 def test_a_terminal_of_few_lines_keeps_the_counts() -> None:
     said = drawn(80, RUNNING * 4, height=10)
     assert "3/12 cells done, 1 failed, 8 running, about 2 h 15 min left" in said
+    assert next(line[-1] for line in drawn(40, RUNNING) if line.startswith("3/12")) == "…"
 
 
 @pytest.mark.parametrize(

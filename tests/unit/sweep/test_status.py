@@ -75,6 +75,8 @@ def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_
     assert cell.seconds_left == pytest.approx(30.0, rel=0.05)
     assert status.seconds_left == pytest.approx(30 + 10, rel=0.05)
     assert "left: ends about " in estimate_line(status)
+    sweep.cell("running").heartbeat_path(1).unlink()
+    assert states(sweep)["running"].step == 0, "one of its ranks has not begun"
 
 
 def test_the_command_prints_a_table_and_json(

@@ -233,17 +233,11 @@ def planned(*typed: str, names: Sequence[str] = (), repeats: int = 1) -> tuple[P
 @pytest.mark.parametrize(
     ("cells", "about", "runs"),
     [
-        (
-            planned("batch_size=8 optimizer=adam seed=1", "batch_size=8 optimizer=sgd seed=2"),
-            "net by optimizer,seed",
-            ["net optimizer=adam seed=1", "net optimizer=sgd seed=2"],
-        ),
-        (
-            planned("", names=["gpt2-stdlib-ddp2", "medium-tabular-single"], repeats=2),
-            "gpt2,medium",
-            ["gpt2 stdlib ddp2", "gpt2 stdlib ddp2 r1",
-             "medium tabular single", "medium tabular single r1"],
-        ),
+        (planned("batch_size=8 optimizer=adam seed=1", "batch_size=8 optimizer=sgd seed=2"),
+         "net by optimizer,seed", ["net optimizer=adam seed=1", "net optimizer=sgd seed=2"]),
+        (planned("", names=["gpt2-stdlib-ddp2", "medium-tabular-single"], repeats=2),
+         "gpt2,medium", ["gpt2 stdlib ddp2", "gpt2 stdlib ddp2 r1",
+                         "medium tabular single", "medium tabular single r1"]),
         # Nothing that was typed tells them apart.
         (planned("", ""), "net", ["net 00000000", "net 01000000"]),
     ],

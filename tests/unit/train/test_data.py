@@ -254,17 +254,13 @@ def test_samples_with_an_index_are_recorded(tmp_path: Path) -> None:
     [
         (DataLoader(Stream(), batch_size=2), "from Stream, an IterableDataset"),
         (torch.zeros(5, 2, 2), "from Tensor without a batch sampler"),
-        (
-            DataLoader(ByName(torch.zeros(SAMPLES)), batch_sampler=NAMES),
-            "what the batch sampler drew is no record: ValueError: invalid literal",
-        ),
-        (
-            DataLoader(LengthFails(torch.zeros(SAMPLES)), batch_sampler=[[0, 1]] * 5),
-            "the training data could not be looked at: KeyError: 'no index file'",
-        ),
+        (DataLoader(ByName(torch.zeros(SAMPLES)), batch_sampler=NAMES),
+         "what the batch sampler drew is no record: ValueError: invalid literal"),
+        (DataLoader(LengthFails(torch.zeros(SAMPLES)), batch_sampler=[[0, 1]] * 5),
+         "the training data could not be looked at: KeyError: 'no index file'"),
     ],
     ids=["stream", "no loader", "names", "no length"],
-)
+)  # fmt: skip
 def test_data_that_cannot_be_audited_is_trained_on_and_the_reason_kept(
     tmp_path: Path, loader: object, said: str
 ) -> None:

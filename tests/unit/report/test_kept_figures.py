@@ -53,8 +53,7 @@ def test_figures_of_kept_sweeps_stay(name: str) -> None:
 def test_numbers_of_every_file_screen_and_picture_stay(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: dict[str, Figure]
 ) -> None:
-    """Words may change without them. Of each: how many, and a sum in which a small number counts
-    as a large one, and each by its place."""
+    """Of each: how many, and a sum in which each counts by its place, a small one as a large one."""
     monkeypatch.chdir(RESULTS.parents[1])
     analysis = analysis_of(kept(name))
     builder.build(analysis, tmp_path)
@@ -68,9 +67,8 @@ def test_numbers_of_every_file_screen_and_picture_stay(
         told["advice"] = markdown("", advise(analysis, 10**9))
     for picture, made in figures.items():
         lines = [line.get_xydata().tolist() for axes in made.axes for line in axes.lines]
-        scales = [axes.axis() for axes in made.axes]
-        drawn = [*made.findobj(Rectangle), *made.findobj(Text)]
-        told[picture] = f"{made.get_size_inches()} {scales} {lines} {[*map(str, drawn)]}"
+        drawn = [axes.axis() for axes in made.axes], *made.findobj(Rectangle), *made.findobj(Text)
+        told[picture] = f"{made.get_size_inches()} {lines} {[*map(str, drawn)]}"
     rows = {}
     for form, text in told.items():
         here = text.replace(str(kept(name).parent), "")

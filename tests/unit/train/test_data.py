@@ -1,6 +1,6 @@
 """Which samples go into which batch of which rank."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from scalewise.config import LoaderConfig
-from scalewise.datasets import BatchedDataset
+from scalewise.datasets.contract import TensorPairs
 from scalewise.records import CellFolder, read_shard
 from scalewise.train import data
 from scalewise.train.data import (
@@ -134,25 +134,15 @@ def test_only_what_a_gpu_does_not_hold_is_copied_ahead_and_pinned(
     assert (getattr(loader, "ahead", None), loader.pin_memory) == (ahead, pinned)
 
 
-class Counted(BatchedDataset):
-    """Each batch says how many threads it may take."""
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitems__(self, indices: Sequence[int]) -> Any:
-        return (torch.tensor(torch.get_num_threads()),)
-
-
 @pytest.mark.parametrize(("kind", "threads"), [("cuda", 1), ("cpu", 3)])
-def test_beside_a_gpu_one_thread_makes_a_batch(kind: str, threads: int) -> None:
+def test_one_thread_makes_a_batch(monkeypatch: pytest.MonkeyPatch, kind: str, threads: int) -> None:
+    count = lambda *_: (torch.tensor(torch.get_num_threads()),)  # noqa: E731
+    monkeypatch.setattr(TensorPairs, "__getitems__", count)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
-    try:
-        loader = make_loader(Counted(), OURS, LoaderConfig(pin_memory=False), kind)
-        seen = [(of.item(), torch.get_num_threads()) for (of,) in loader]
-    finally:
-        torch.set_num_threads(before)
+    loader = make_loader(TensorPairs(DATA, DATA), OURS, LoaderConfig(pin_memory=False), kind)
+    seen = [(of.item(), torch.get_num_threads()) for (of,) in loader]
+    torch.set_num_threads(before)
     assert seen == [(threads, 3)] * len(OURS)
 
 

@@ -53,7 +53,7 @@ def test_figures_of_kept_sweeps_stay(name: str) -> None:
 def test_numbers_of_every_file_screen_and_picture_stay(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: dict[str, Figure]
 ) -> None:
-    """Of each: how many, and a sum in which each counts by its place, a small one as a large one."""
+    """Of each, how many; and a sum to which each adds by its place, small ones as large ones."""
     monkeypatch.chdir(RESULTS.parents[1])
     analysis = analysis_of(kept(name))
     builder.build(analysis, tmp_path)

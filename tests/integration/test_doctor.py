@@ -80,9 +80,7 @@ def test_a_rank_that_is_killed_is_named_and_what_was_measured_stays(
     assert report.ranks[0].gemm, "the other rank's own figures are kept"
 
 
-def test_no_rank_outlives_its_examination(
-    examination: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_no_rank_outlives_examination(examination: subprocess.Popen[str], tmp_path: Path) -> None:
     _rank_process(tmp_path, examination.pid)
     ranks = descendants(examination.pid)
     assert len(ranks) >= 2

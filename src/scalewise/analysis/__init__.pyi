@@ -117,6 +117,7 @@ from .steps import mean_of_known as mean_of_known
 from .summary import Analysis as Analysis
 from .summary import analyse as analyse
 from .summary import ending_lines as ending_lines
+from .summary import judge_sweep as judge_sweep
 from .table import FIGURES as FIGURES
 from .table import Row as Row
 from .table import all_figures as all_figures

@@ -47,8 +47,7 @@ Likelihood = Literal["likely pays", "likely does not pay", "cannot tell"]
 Regime = Literal["GPU", "host", "CPU", "unknown"]
 """What the step of the rank that was there waits for."""
 HOST_SHARE: Final = 0.02
-"""Of a step that the GPU waits for its host, from which the host limits it: each of N ranks waits
-for the slowest host of all, and one alone does not show that."""
+"""Of a step that the GPU waits for its host, from which the host limits it."""
 STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.035, "host": 0.12}
 """What a rehearsed step may be off by, beside the spread of its runs (docs/rehearsal.md). FSDP and
 CUDA graphs, of which few were scored, have the larger one."""
@@ -150,7 +149,8 @@ def _rehearsal(
 def _lateness(config: Configuration, limit: Regime) -> float:
     """GPUs meet in each step, so the slowest counts. A host's queue of work bridges a late step."""
     figures = [figures_of(run.cell) for run in config.runs if run.throughput]
-    return geometric_mean([f.lateness if limit == "GPU" else f.host_lateness for f in figures])
+    late = [each.lateness if limit == "GPU" else each.host_lateness for each in figures]
+    return geometric_mean(late or [1.0])
 
 
 def _why_no_single(

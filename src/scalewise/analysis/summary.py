@@ -7,7 +7,7 @@ and undecided to the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.analysis.communication import Communication, measure_communications
@@ -65,27 +65,33 @@ def ending_lines(cells: Sequence[tuple[str, Ending, str | Path | None]]) -> Iter
 
 
 @dataclass(frozen=True, eq=False)
-class Analysis:
-    """A sweep with its configurations measured, paired and doubted; equal to itself alone."""
+class Judged:
+    """The configurations of a sweep, paired and doubted: what decides how many runs they need."""
 
-    sweep: Sweep
-    unfinished: tuple[CellRecords, ...]
-    """Cells without a result."""
     configurations: tuple[Configuration, ...]
-    measured: tuple[Configuration, ...]
-    """Those that are timed, with at least one finished run."""
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
     budgets: Budgets
     """``config_id`` to where its time goes, of what was timed."""
-    reasons: Mapping[str, str]
-    """``config_id`` of a pair to its verdict's whole sentence."""
     invalid: Mapping[str, tuple[Remark, ...]]
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
     """Who needs how many runs under ``repeats=auto``, and why."""
     rehearsals: tuple[Rehearsal, ...]
     """What was rehearsed: in none of the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis(Judged):
+    """A sweep with all that is said of it; equal to itself alone."""
+
+    sweep: Sweep
+    unfinished: tuple[CellRecords, ...]
+    """Cells without a result."""
+    measured: tuple[Configuration, ...]
+    """Those that are timed, with at least one finished run."""
+    reasons: Mapping[str, str]
+    """``config_id`` of a pair to its verdict's whole sentence."""
     remarks: tuple[Remark, ...]
     """What must be known of the figures, the gravest first."""
     remedies: Mapping[str, Remedies]
@@ -169,11 +175,8 @@ def say_why(pair: Pair, budgets: Budgets) -> str:
     return "; ".join(dict.fromkeys(filter(None, said)))
 
 
-def analyse(sweep: Sweep, prices: Prices | None = None, datasets: Collection[str] = ()) -> Analysis:
-    """Measure every finished cell, compare what may be compared, and doubt what has to be.
-
-    At the shipped prices, unless others are given. With ``datasets``, what is said of these alone.
-    """
+def judge_sweep(sweep: Sweep) -> Judged:
+    """Measure every finished cell, compare what may be compared, and doubt what has to be."""
     every = configurations(sweep)
     configs = read_scaling([config for config in every if config.rehearsed_kind is None])
     timed = tuple(config for config in configs if config.is_timed)
@@ -185,27 +188,33 @@ def analyse(sweep: Sweep, prices: Prices | None = None, datasets: Collection[str
     invalid = {p.multi.config_id: p.invalid for p in pairs if p.invalid}
     invalid |= {c.config_id: found for c in timed if (found := c.invalid)}
     played = rehearsals(every, configs)
-    repeats = assess(timed, pairs, played)
+    return Judged(configs, pairs, refused, budgets, invalid, assess(timed, pairs, played), played)
+
+
+def analyse(sweep: Sweep, prices: Prices | None = None, datasets: Collection[str] = ()) -> Analysis:
+    """Compare a sweep's cells, and say what the figures cost, lack and advise.
+
+    At the shipped prices, unless others are given. With ``datasets``, what is said of these alone.
+    """
+    found = judge_sweep(sweep)
     if datasets:
-        configs = tuple(c for c in configs if c.name("dataset") in datasets)
-        pairs = tuple(p for p in pairs if p.multi.name("dataset") in datasets)
-        refused = tuple(r for r in refused if r.config.name("dataset") in datasets)
+        found = replace(
+            found,
+            configurations=tuple(c for c in found.configurations if c.name("dataset") in datasets),
+            pairs=tuple(p for p in found.pairs if p.multi.name("dataset") in datasets),
+            refused=tuple(r for r in found.refused if r.config.name("dataset") in datasets),
+        )
+    configs, pairs, budgets = found.configurations, found.pairs, found.budgets
     measured = tuple(c for c in configs if c.is_timed and c.runs)
     doctor = load_or_none(load_json, sweep.path / DoctorReport.FILE, DoctorReport)
     prices = prices or read_prices(conf_dir() / "prices.yaml")
-    costs, owned, returns = measure_costs(measured, pairs, invalid, prices)
+    costs, owned, returns = measure_costs(measured, pairs, found.invalid, prices)
     return Analysis(
         sweep=sweep,
         unfinished=tuple(cell for cell in sweep.cells if cell.state != "done"),
-        configurations=configs,
+        **vars(found),
         measured=measured,
-        pairs=pairs,
-        refused=refused,
-        budgets=budgets,
         reasons={pair.multi.config_id: say_why(pair, budgets) for pair in pairs},
-        invalid=invalid,
-        repeats=repeats,
-        rehearsals=played,
         remarks=find_remarks(sweep, configs, pairs, budgets),
         remedies=find_remedies(measured, budgets),
         ladders=ladders(pairs),

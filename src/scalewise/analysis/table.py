@@ -92,11 +92,6 @@ def _estimated(*keys: str) -> list[Figure[Row]]:
     return [_of_runs(key, partial(lambda k, row: row.config.estimate(k), key)) for key in keys]
 
 
-def _common(*keys: str) -> list[Figure[Row]]:
-    """What all runs of the configuration have in common."""
-    return [_of_runs(key, partial(_of_first_run, key)) for key in keys]
-
-
 def _of_first_run(key: str, row: Row) -> Any:
     return RUN_FIGURES[key].of(row.config.runs[0]) if row.config.runs else None
 
@@ -177,8 +172,9 @@ FIGURES: tuple[Figure[Row], ...] = (
            in_csv=False),
     Figure("devices", lambda r: r.config.devices, "how many", "devices", on="page"),
     _of_runs("scaling", _scaling),
-    *_common("global_batch_size_samples", "per_device_batch_size_samples", "parameters_total",
-             "parameters_trainable"),
+    *(_of_runs(key, partial(_of_first_run, key))
+      for key in ("global_batch_size_samples", "per_device_batch_size_samples",
+                  "parameters_total", "parameters_trainable")),
     Figure("runs_done", lambda r: len(r.config.runs), "finished runs in its figures"),
     Figure("runs_set_aside", lambda r: len(r.config.set_aside), "finished runs in none of them"),
     Figure("runs_planned", lambda r: len(r.config.cells), "cells that were asked for"),

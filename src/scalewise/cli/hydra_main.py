@@ -132,7 +132,7 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     sys.argv += ["--verbose"] if verbose else []
     place = sweep.path.absolute().parent
     if place.name == "multirun" and _is_mine(place.parent):
-        sys.path.append(str(place.parent))  # it was started there, beside a user's own model
+        sys.path += [str(Path.cwd()), str(place.parent)]  # it was started beside a user's own model
     return train(defaults=False)
 
 

@@ -195,23 +195,21 @@ def words_of(
     if repeats != "auto" and not repeats.isdecimal():
         raise ConfigError(f"--repeats: found {repeats!r}; allowed: auto, or a number")
     refuse_unseen(settings, "--set: ")
+    if rehearse is not None:
+        devices = ",".join(map(str, sorted({*map(int, f"{devices},{rehearse}".split(","))})))
     script = ScriptConfig(shlex.join(command))
     return [
         "-m",
         "experiment=script",
         f"script.command={quoted(script.command)}",
         f"model.name={quoted(script.name)}",
-        f"devices={devices if rehearse is None else _each(f'{devices},{rehearse}')}",
+        f"devices={devices}",
         *([] if rehearse is None else _over(link or "auto")),
         # Left out, rounds are added until it is decided, within a budget.
         *([] if repeats == "auto" else [f"repeats={repeats}"]),
         *([] if time_s is None else [f"measure.min_time_s={_seconds(time_s)}"]),
         *settings,
     ]
-
-
-def _each(numbers: str) -> str:
-    return ",".join(map(str, sorted(set(map(int, numbers.split(","))))))
 
 
 def _over(link: str) -> list[str]:

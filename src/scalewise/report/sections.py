@@ -169,10 +169,7 @@ class Section:
 
     def table(self, key: str) -> Table:
         """One of its tables. Raises KeyError where it is not shown."""
-        for block in self.blocks:
-            if isinstance(block, Table) and block.key == key:
-                return block
-        raise KeyError(key)
+        return {one.key: one for one in self.blocks if isinstance(one, Table)}[key]
 
 
 def section(key: str, title: str, *blocks: Block) -> Section:

@@ -200,9 +200,9 @@ def next_rounds(
     ``fits`` says whether there is time for so many cells. What needs fewest is asked first; runs
     that a verdict needs at least are not asked for.
     """
-    from scalewise.analysis import analyse, load_sweep
+    from scalewise.analysis import judge_sweep, load_sweep
 
-    found = analyse(load_sweep(folder.path)).repeats
+    found = judge_sweep(load_sweep(folder.path)).repeats
     undecided = []
     for one in found:
         if one.wanted is not None and all(m.config_id in requests for m in one.members):

@@ -128,9 +128,9 @@ def test_gpus_wait_for_the_slowest_in_each_step_and_hosts_catch_up(
     late = []
     for run in one.config.runs:
         steps_ms = run.cell.steps[0].timed().column("step")
-        draws_ms = np.lib.stride_tricks.sliding_window_view(steps_ms, in_a_row).mean(axis=1)
+        draws_ms = np.mean([np.roll(steps_ms, -each) for each in range(in_a_row)], axis=0)
         late.append(np.mean([*map(max, product(draws_ms, repeat=2))]) / steps_ms.mean())
-    assert max(late) > 1.0003
+    assert min(late) > 1.0001
     assert one.lateness == pytest.approx(geometric_mean(late))
     own, single = (c.estimate("step_time_ms").value for c in (one.config, one.single))
     assert one.step_time_ms.value == pytest.approx(own * one.lateness)
@@ -144,6 +144,10 @@ def test_a_run_that_was_not_timed_says_nothing_of_the_slowest(tmp_path: Path) ->
     (one,) = analyse(load_sweep(tmp_path)).rehearsals
     late = geometric_mean(figures_of(run.cell).lateness for run in kept)
     assert one.lateness == pytest.approx(late, rel=1e-6) != whole.lateness
+    for run in kept:
+        (run.cell.path / "steps/rank0.bin").unlink()
+    (one,) = analyse(load_sweep(tmp_path)).rehearsals
+    assert (one.lateness, one.word) == (1.0, "cannot tell")
 
 
 @pytest.mark.parametrize(

@@ -281,9 +281,7 @@ def test_of_many_configurations_the_verdicts_are_said(tmp_path: Path) -> None:
         ([Spec(), replace(DDP, outcome="failed")], "No cell on several devices finished"),
     ],
 )
-def test_a_sweep_without_a_comparison_says_why(
-    tmp_path: Path, specs: list[Spec], said: str
-) -> None:
+def test_a_sweep_without_comparison_says_why(tmp_path: Path, specs: list[Spec], said: str) -> None:
     texts = answers(analysed(tmp_path, *specs)).texts
     assert sum(said in text for text in texts) == 1
 

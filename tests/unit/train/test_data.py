@@ -156,7 +156,8 @@ def test_what_is_copied_ahead_comes_in_order_to_the_last_batch(
         current_device=lambda: 0, Stream=lambda _: None, Event=lambda: event,
         current_stream=lambda: SimpleNamespace(wait_event=lambda _: events.append("used")),
     )  # fmt: skip
-    monkeypatch.setattr(data, "torch", SimpleNamespace(cuda=cuda, device=lambda *_: "cpu"))
+    as_on_gpu = {**vars(torch), "cuda": cuda, "device": lambda *_: "cpu"}
+    monkeypatch.setattr(data, "torch", SimpleNamespace(**as_on_gpu))
     monkeypatch.setattr(data, "on_stream", lambda _: nullcontext())
     monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
     fed = DevicePrefetchLoader(ahead, torch.arange(10), 2)  # type: ignore[arg-type]

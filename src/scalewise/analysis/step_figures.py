@@ -175,14 +175,13 @@ def _lateness(result: CellResult, ranks: Sequence[StepSeries], in_a_row: int) ->
     The first step follows the last. Of n draws the i-th shortest is the longest of N in
     ``(i^N - (i-1)^N) / n^N`` of all ways.
     """
-    steps_ms = ranks[0].column("step", timeline(ranks))
-    if result.rehearsed is None or not steps_ms.any():
+    if result.rehearsed is None or not (own_ms := ranks[0].column("step", timeline(ranks))).any():
         return 1.0
-    together = min(in_a_row, len(steps_ms))
-    around_ms = np.append(steps_ms, steps_ms[: together - 1])
+    together = min(in_a_row, len(own_ms))
+    around_ms = np.append(own_ms, own_ms[: together - 1])
     draws_ms = np.sort(np.convolve(around_ms, np.full(together, 1 / together), "valid"))
     weights = np.diff(np.linspace(0, 1, len(draws_ms) + 1) ** result.rehearsed.ranks)
-    return float(weights @ draws_ms / steps_ms.mean())
+    return float(weights @ draws_ms / own_ms.mean())
 
 
 def figures_of(cell: CellRecords) -> StepFigures:

@@ -93,7 +93,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for repeat in range(arguments.repeats):
         for workload, arm in rng.sample(each, len(each)):
             steps = arguments.steps or (60 if workload.startswith("gpt2") else 1200)
-            steps *= 5 if arm in REPLAYED else 1
+            steps *= 15 if arm in REPLAYED else 1
             ms = one_run(workload, arm, steps, arguments.devices)
             runs.append({"workload": workload, "arm": arm, "repeat": repeat, "step_time_ms": ms})
             print(f"[{repeat + 1}] {workload:10} {arm:10} {ms:8.4f} ms", flush=True)

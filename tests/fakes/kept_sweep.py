@@ -10,6 +10,7 @@ from scalewise.host import SOURCE_SHA256
 from scalewise.records import SweepFolder, unpacked
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+NAMES = [str(path.relative_to(RESULTS).with_suffix("")) for path in sorted(RESULTS.rglob("*.zip"))]
 
 
 @functools.cache
@@ -20,8 +21,7 @@ def kept(name: str) -> Path:
 
 def kept_sweeps() -> list[Path]:
     """The folders of all of them."""
-    names = (path.relative_to(RESULTS) for path in sorted(RESULTS.rglob("*.zip")))
-    return [kept(str(name.with_suffix(""))) for name in names]
+    return [kept(name) for name in NAMES]
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import pytest
 from hydra.errors import MissingConfigException
 
-from fakes.kept_sweep import analysis_of, kept, kept_sweeps
+from fakes.kept_sweep import NAMES, analysis_of, kept, kept_sweeps
 from fakes.recorded import DDP, Spec, analysed, edit_ranks, with_devices, write_sweep
 from fakes.requests import asked, composer, read
 from fakes.sections import lines_of
@@ -186,10 +186,10 @@ def read_all(config: Configuration) -> None:
                 )
 
 
-@pytest.mark.parametrize("path", [*kept_sweeps(), *STALLED], ids=lambda path: path.name)
-def test_all_that_is_advised_of_a_kept_sweep_is_read(path: Path) -> None:
+@pytest.mark.parametrize("sweep", [*NAMES, *STALLED], ids=lambda one: getattr(one, "name", one))
+def test_all_that_is_advised_of_a_kept_sweep_is_read(sweep: str | Path) -> None:
     known = 0
-    for config in analysis_of(path).measured:
+    for config in analysis_of(sweep if isinstance(sweep, Path) else kept(sweep)).measured:
         try:
             read_once(typed(config))
         except (ConfigError, MissingConfigException):

@@ -48,6 +48,7 @@ def found_in(folder: CellFolder, *processes: RankProcess) -> Ending:
 
 
 PEER_CLOSED = Ending("failed", "exception", "RuntimeError: peer closed", 0, finished_at=12.0)
+RESET = Ending("failed", "exception", "RuntimeError: Connection reset by peer", 0, finished_at=10.9)
 OUT_OF_MEMORY = Ending("failed", "oom", "MemoryError: no more", 1, finished_at=11.9)
 
 
@@ -58,9 +59,10 @@ OUT_OF_MEMORY = Ending("failed", "oom", "MemoryError: no more", 1, finished_at=1
         ([PEER_CLOSED], (1, 12.1), (-9, 12.2), "signal", 1, "SIGKILL (the kernel's out-of-memory"),
         ([PEER_CLOSED], (1, 12.1), (-signal.SIGABRT, 12.2), "exception", 0, "peer closed"),
         ([], (None, None), (7, 12.2), "exit", 1, "rank 1 exited with status 7; see logs/"),
-        ([PEER_CLOSED], (1, 12.1), (0, 11.0), "exit", 1, "status 0 before it had finished"),
+        ([RESET], (1, 12.1), (0, 11.0), "exit", 1, "status 0 before it had finished"),
+        ([RESET, OUT_OF_MEMORY], (1, 12.1), (1, 12.2), "oom", 1, "rank 1: MemoryError"),
     ],
-    ids=["earliest", "killed", "a library gave up on a peer", "no word", "os._exit(0)"],
+    ids=["earliest", "killed", "a library gave up on a peer", "no word", "os._exit(0)", "slower"],
 )
 def test_the_rank_that_failed_first_is_blamed(
     folder: CellFolder,

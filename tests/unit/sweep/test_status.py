@@ -61,7 +61,9 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     sweep.cell("failed").queued_path.touch()
     with lock_folder(sweep):
         assert states(sweep)["failed"].state == "waiting", "it is to run again"
-    assert states(sweep)["failed"].ending == cells["failed"].ending, "of a stopped sweep"
+    stopped = states(sweep)["failed"].ending
+    assert (stopped.outcome, stopped.cause) == ("failed", None), "nobody knows whether it is mended"
+    assert stopped.message.endswith("the one before: rank 1 ran out of memory")
 
 
 def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(

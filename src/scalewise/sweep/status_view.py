@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.host import from_here, open_console, plural
+from scalewise.host import from_here, open_console, plural, say
 from scalewise.records import (
     Ending,
     RecordError,
@@ -57,11 +57,13 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     reader = StatusReader(folder, None if as_json else _SHOWN)
     console = open_console()
     live: AbstractContextManager[Live | None] = nullcontext(None)
+    has_run = every_s is None
     if every_s is not None and not as_json and console.is_terminal:
         live = Live(console=console, auto_refresh=False)
     with suppress(KeyboardInterrupt), live as table:
         for found in _readings(reader, every_s):
             status = replace(found, folder=str(given))
+            has_run = has_run or found.running or found.held is None
             if as_json:
                 plain = {**to_plain(status), "count": status.count()}
                 print(json.dumps(plain, allow_nan=False), flush=True)  # noqa: T201
@@ -69,6 +71,8 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
                 console.print(render(status, console.width), soft_wrap=True)
             else:
                 table.update(render(status, console.width), refresh=True)
+    if not has_run:
+        say("nothing runs there; a sweep that still prepares is to be seen once it says start")
 
 
 def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:

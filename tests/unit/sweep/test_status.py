@@ -101,6 +101,8 @@ def test_an_archive_is_read_as_its_folder_is(capsys: pytest.CaptureFixture[str])
     assert main(["status", str(archive), "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert (plain["folder"], plain["count"]) == (str(archive), {"done": 12})
+    assert main(["status", str(archive), "--watch"]) == 0
+    assert "a sweep that still prepares" in capsys.readouterr().err
     assert main(["resume", str(archive)]) == 2
     assert "found a file; unpack it" in capsys.readouterr().err
 

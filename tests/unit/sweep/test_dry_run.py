@@ -15,7 +15,7 @@ from fakes.requests import composer as shared_composer
 from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.gpu import HostMismatch
 from scalewise.host import SOURCE_SHA256, identity, running_code
-from scalewise.records import PROTOCOL, CellFolder, SweepFolder
+from scalewise.records import PROTOCOL, CellFolder, PlannedCell, SweepFolder, SweepPlan
 from scalewise.sweep import Cell
 from scalewise.sweep.compose import Composer
 from scalewise.sweep.plan import plan, request
@@ -215,6 +215,15 @@ def test_a_new_sweep_has_nothing_to_run_again() -> None:
         given: dict[str, Any] = {key: value}
         with pytest.raises(ConfigError, match=rf"^sweep\.{key}: found {value!r} without sweep.res"):
             check_options(SweepConfig(**given))
+
+
+def test_a_resumed_script_gets_no_more_that_it_does_not_see(tmp_path: Path) -> None:
+    words = ("experiment=script", "script.command=ls", f"sweep.resume={tmp_path}")
+    planned = PlannedCell("a", "a", "a", ("precision=tf32",), 0, 1)  # by an earlier version
+    SweepFolder(tmp_path).save_plan(SweepPlan(0.0, (), 0, (planned,)))
+    asked(*words, "precision=tf32")
+    with pytest.raises(ConfigError, match="found precision=fp32, which a script"):
+        asked(*words, "precision=fp32")
 
 
 # ``sweep.rerun`` for some cells of a folder whose other results are of another state.

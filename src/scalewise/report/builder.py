@@ -271,9 +271,8 @@ def _losses(analysis: Analysis) -> Section:
         named = sum(row[1].ms(cause) or 0.0 for cause in shown)
         return row[1].measured_ms - row[1].first_ms - named
 
-    names: dict[str, dict[str, None]] = {}  # of weak and of strong scaling they may differ
-    for loss in (loss for _, budget in rows for loss in budget.losses):
-        names.setdefault(loss.cause, {})[loss.words()] = None
+    # Of weak and of strong scaling they may differ.
+    names = {c: dict.fromkeys(one.words() for _, b in rows if (one := b.loss(c))) for c in shown}
     columns = (
         words("configuration", "configuration", itemgetter(0)),
         Column("step", "step", "ms", lambda row: row[1].measured_ms),

@@ -21,14 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewise.host import from_here, open_console, plural, say
-from scalewise.records import (
-    Ending,
-    RecordError,
-    SweepFolder,
-    sweeps_in,
-    to_plain,
-    unpacked,
-)
+from scalewise.records import Ending, RecordError, SweepFolder, sweeps_in, to_plain, unpacked
 from scalewise.sweep.resume import way_to_finish
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 

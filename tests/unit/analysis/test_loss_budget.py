@@ -31,7 +31,6 @@ CPU_MS = {"data_wait": 0.3, "forward": 10.0, "backward": 20.0, "optimizer": 1.0,
 HOSTS = {"early host": (EARLY_HOST_MS, GPU_MS), "late host": (LATE_HOST_MS, GPU_MS),
          "cpu": (CPU_MS, None)}  # fmt: skip
 
-
 SHARES: dict[str, Delay] = {
     "both": lambda rank, step: 1,
     "one rank": lambda rank, step: rank == 1,

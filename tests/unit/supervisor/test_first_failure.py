@@ -239,7 +239,6 @@ TORCHRUN = f"{RAISED}KeyError: 'LOCAL_RANK'\n"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
 DONE = Ending("done")
 
-
 OWN = ("+script.command='python mine.py 1'",)
 
 

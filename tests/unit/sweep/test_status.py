@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from fakes.kept_sweep import RESULTS, kept
-from fakes.recorded import Spec, write_sweep
-from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.recorded import RecordedCell, Spec, plan_sweep, write_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
 from scalewise.host import CLASS_FILES

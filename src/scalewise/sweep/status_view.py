@@ -216,7 +216,6 @@ _COLUMNS: Final[Mapping[str, Callable[[CellStatus], str]]] = {
     if cell.state == "running" and cell.seconds_left is not None else "",
 }  # fmt: skip
 
-
 _DURATION = len("59.9 min")
 
 

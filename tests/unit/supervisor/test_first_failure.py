@@ -261,7 +261,7 @@ def named(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(log)
     job: Any = SimpleNamespace(world_size=world_size, settings=SimpleNamespace(script=["of=RANK"]))
-    processes = [RankProcess(0, 1, ending.exit_code)]
+    processes = [RankProcess(0, 1, ending.exit_code), RankProcess(1, 2, 0)][:world_size]
     ranks: Any = SimpleNamespace(processes=processes, as_torchrun=again)
     return name_script_end(ending, job, script, ranks)
 
@@ -327,10 +327,8 @@ def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
 
 def test_a_rank_that_has_ended_before_the_others_is_named(script: CellFolder) -> None:
     script.save_rank(rank_summary(1, DeviceInfo("cpu", "a CPU"), 60, 16, metric_rows=0))
-    job: Any = SimpleNamespace(world_size=2)
-    ranks: Any = SimpleNamespace(processes=[RankProcess(0, 1, 1), RankProcess(1, 2, 0)])
     lost = Ending("failed", "peer", "rank 0: Connection closed by peer", 0, 1)
-    ending = name_script_end(lost, job, script, ranks)
+    ending = named(script, lost, world_size=2)
     assert ending.message.startswith("rank 1 ended by itself after 60 steps, and rank 0 went on")
     assert ending.cause == "config"
 

@@ -171,7 +171,6 @@ if __name__ == "__main__":
 """
 OWN = "found training in a process that the script itself started"
 
-
 ENDS = [
     ("1", {"raises": "ValueError: a bad end"}),
     ("1", {"leaves": "left by os._exit after", "asks": "unrecognized arguments: --lr 1",

@@ -57,7 +57,6 @@ CHANGED = ("fp16", "bf16", "powersgd")
 APART = ("single", "single_sgd", "task_parallel", "local_sgd", "local_sgd_unscored")
 """Baselines, and variants whose replicas differ between (or at) all steps."""
 
-
 PARTS_STEPS = 20
 PARTS_BASE = (
     "hardware=cpu", "tracking=none", "batch_size=16", f"max_steps={PARTS_STEPS}", "warmup_steps=5",

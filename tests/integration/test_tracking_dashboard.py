@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fakes.browser import CHROMIUM, Browser
-from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.recorded import RecordedCell, plan_sweep
 from fakes.train_command import ROOT
 from scalewise.cli import main
 from scalewise.records import Alert

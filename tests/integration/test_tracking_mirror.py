@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.recorded import RecordedCell, plan_sweep
 from fakes.train_command import wait_for
 from fakes.wandb_server import WandbServer
 from scalewise.host import descendants

@@ -49,7 +49,6 @@ _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
     "any sign": estimate_mean,
 }
 
-
 PHASE_WORDS: Mapping[str, str] = {
     "data_wait": "waiting for data",
     "h2d": "copying the batch to the device",

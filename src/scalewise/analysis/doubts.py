@@ -20,7 +20,7 @@ from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
 from scalewise.analysis.validity import check_published, untrained_steps
 from scalewise.analysis.verdict import LINEAR_UP_TO, outliers, stability_warning
-from scalewise.records import advice, data_shards_of
+from scalewise.records import FRESH_START, advice, data_shards_of
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -228,7 +228,7 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
             continue  # a rank alone, or ranks that are to feed the same
         if f"no_{name}" in WORDS:
             yield Remark(f"no_{name}", {"why": why})
-        elif is_told:
+        elif is_told or name == FRESH_START:
             yield Remark("missing", {"figure": name, "why": why})
     # One device has no balance, and that is no loss; nor have stages that take turns.
     usual = () if config.devices != 1 and not pipeline_of(run.cell) else ("balance",)

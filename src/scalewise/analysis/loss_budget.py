@@ -33,6 +33,7 @@ class _Cause:
     evidence: str
     short: str = ""
     of_script: str = ""
+    of_weak: str = ""
 
 
 _CAUSES: Final = words_beside(__file__, dict[LossCause, _Cause])
@@ -54,11 +55,13 @@ class LostTime:
     """The rank that is waited for, where it is mostly the same one."""
     by_script: bool = False
     """Whether a script of the user's own lost it."""
+    is_weak: bool = False
+    """Whether a device has no fewer samples than the baseline's: nothing was to shrink."""
 
     def words(self, *, short: bool = False) -> str:
         """What the cause is called; ``short`` in a line of 80 columns."""
         cause = _CAUSES[self.cause]
-        own = cause.of_script if self.by_script else ""
+        own = self.by_script * cause.of_script or self.is_weak * cause.of_weak
         return own or (cause.short if short else "") or cause.words
 
     @property
@@ -153,6 +156,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
             _CAUSES[cause].evidence.format(ms=parts.get(cause, 0.0), **figures),
             rank if cause == "waiting" else None,
             config.started_by == "script",
+            scale is not None and scale >= 1,
         )
         for cause, ms in causes.items()
         if ms != 0.0
@@ -295,7 +299,7 @@ def lost_words(budget: LossBudget | None, *, short: bool = False) -> str:
     each = ", ".join(f"{number(one.ms)} {one.words(short=short)}" for one in worth)
     least = min(budget.losses, key=lambda loss: loss.ms)
     if least.share < -WORTH_SAYING and sum(loss.ms for loss in worth) > gap:
-        saved = least.words(short=short).removesuffix(" that did not shrink")
+        saved = least.words(short=short).partition(" that ")[0]
         each += f", offset by {number(-least.ms)} saved on {saved}"
     return f"lost {number(gap)} ms a step: {each}" if gap > 0 else f"lost: {each}"
 

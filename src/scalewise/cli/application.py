@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(path_type=Path)
 
-
 _COMPLETE = "_SCALEWISE_COMPLETE"
 """By which shells ask for completions."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
-from scalewise.config import ONCE, ConfigError, conf_dir, key_of, pasteable, refuse_unseen
+from scalewise.config import ONCE, ConfigError, conf_dir, key_of, pasteable
 from scalewise.host import (
     escaped,
     foreign_launch,
@@ -106,8 +106,6 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
             "train; run a script of your own again itself"
         )
     script = next(filter(None, (setting(one, "script.command") for one in configs)), None)
-    known = set(map(key_of, command))
-    refuse_unseen([w for w in more if script and "=" in w and key_of(w) not in known])
     typed_again = {key_of(word) for word in more}
     if not trust and not _is_own(sweep, plan):
         raise ConfigError(

@@ -28,14 +28,7 @@ from scalewise.cluster.slurm import (
 from scalewise.cluster.slurm_job import CellJob
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
-from scalewise.records import (
-    CellFolder,
-    Ending,
-    RecordError,
-    SweepFolder,
-    load_json,
-    save_json,
-)
+from scalewise.records import CellFolder, Ending, RecordError, SweepFolder, load_json, save_json
 from scalewise.supervisor import Origin, log_end
 from scalewise.sweep import Cell, Executor, Note, QueuedCell, RunningCell, memory_advice
 

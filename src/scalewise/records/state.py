@@ -82,7 +82,11 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
     except RecordError as error:
         why = _relative_message(folder, error)
         return CellState(Ending("interrupted", message=why), problem)
-    return CellState(attempts[-1] if attempts else Ending("waiting"), problem)
+    ending = attempts[-1] if attempts else Ending("waiting")
+    if ending.outcome == "failed" and folder.is_queued_again():  # perhaps what failed is mended
+        why = f"its next try has not begun; the one before: {ending.message}"
+        ending = replace(ending, cause=None, message=why)
+    return CellState(ending, problem)
 
 
 def _relative_message(folder: CellFolder, error: RecordError) -> str:

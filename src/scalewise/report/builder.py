@@ -271,12 +271,13 @@ def _losses(analysis: Analysis) -> Section:
         named = sum(row[1].ms(cause) or 0.0 for cause in shown)
         return row[1].measured_ms - row[1].first_ms - named
 
-    names = {loss.cause: loss.words() for _, budget in rows for loss in budget.losses}
+    # Of weak and of strong scaling they may differ.
+    names = {c: dict.fromkeys(one.words() for _, b in rows if (one := b.loss(c))) for c in shown}
     columns = (
         words("configuration", "configuration", itemgetter(0)),
         Column("step", "step", "ms", lambda row: row[1].measured_ms),
         Column("ideal", "ideal", "ms", lambda row: row[1].first_ms),
-        *(Column(c, names[c], "ms", partial(lost_ms, cause=c)) for c in shown),
+        *(Column(c, " or ".join(names[c]), "ms", partial(lost_ms, cause=c)) for c in shown),
         Column("rest", "rest", "ms", rest_ms),
     )
     return section(

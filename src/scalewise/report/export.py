@@ -33,6 +33,7 @@ from scalewise.analysis import (
     measure_run,
     outliers,
     rows,
+    setting,
     value_in_columns,
 )
 from scalewise.records import (
@@ -297,7 +298,7 @@ def _cell_row(cell: CellRecords) -> dict[str, Any]:
         "repeat": planned.repeat,
         "state": cell.state,
         "overrides": " ".join(planned.overrides),
-        **{group: _name(config.get(group)) for group in _GROUPS},
+        **{group: setting(config, f"{group}.name") for group in _GROUPS},
         "seed": config.get("seed"),
         "world_size": result and result.world_size,
         "rehearsed_devices": result and result.rehearsed and result.rehearsed.ranks,
@@ -311,10 +312,6 @@ def _cell_row(cell: CellRecords) -> dict[str, Any]:
         "started": cell.provenance and cell.provenance.started,
         "failure": cell.ending.message or None,
     }
-
-
-def _name(group: Any) -> str | None:
-    return group.get("name") if isinstance(group, Mapping) else None
 
 
 def _steps(cells: Iterable[CellRecords]) -> pd.DataFrame:

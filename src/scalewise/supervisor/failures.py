@@ -37,28 +37,28 @@ _IN_A_STEP = "loops/optimization/"
 def first_failure(ranks: Ranks, folder: CellFolder) -> Ending:
     """The rank that failed first. Waits a moment for the others to say what they know.
 
-    When one rank of a group dies, the others fail within milliseconds because a peer is gone. The
-    culprit is a rank that a signal ended, if there is one: peers that are gone raise errors, but
-    kill nobody. Otherwise it is the earliest, by the time its error surfaced or its end was seen.
+    When one rank of a group dies, the others fail within milliseconds because a peer is gone, and
+    may say so before its own end is seen. The culprit is a rank that a signal ended, if there is
+    one: peers that are gone raise errors, but kill nobody. Else it is the earliest that names no
+    lost peer, by the time its error surfaced or its end was seen.
     """
     time.sleep(_SETTLE_S)
     ranks.collect()
     # A record that the fault itself has torn says nothing: the exit status and the log still speak.
     errors = {p.rank: load_or_none(folder.load_rank_error, p.rank) for p in ranks.processes}
     summaries = {p.rank: load_or_none(folder.load_rank, p.rank) for p in ranks.processes}
-    candidates: list[tuple[bool, float, RankProcess]] = []
+    candidates: list[tuple[bool, bool, float, RankProcess]] = []
     for process in ranks.processes:
-        error = errors[process.rank]
+        error, code = errors[process.rank], process.exit_code or 0
+        at = process.ended_at if error is None else error.finished_at
         # Status 0 alone may be somebody's early os._exit(0).
-        has_finished = process.exit_code == 0 and summaries[process.rank] is not None
-        if error is not None:
-            candidates.append((True, error.finished_at, process))
-        elif process.ended_at is not None and not has_finished:
-            # A signal from outside; SIGABRT is a library giving up, on a peer perhaps.
-            code = process.exit_code or 0
-            was_killed = code < 0 and -code != signal.SIGABRT
-            candidates.append((not was_killed, process.ended_at, process))
-    _, at, first = min(candidates, key=lambda candidate: candidate[:2])
+        if at is None or (error is None and code == 0 and summaries[process.rank] is not None):
+            continue
+        # A signal from outside; SIGABRT is a library giving up, on a peer perhaps.
+        was_killed = error is None and code < 0 and -code != signal.SIGABRT
+        said = "\n".join(last_lines(folder, process.rank)) if error is None else error.message
+        candidates.append((not was_killed, outside_cause(said) == "peer", at, process))
+    *_, at, first = min(candidates, key=lambda candidate: candidate[:3])
     error = errors[first.rank]
     if error is None:
         return replace(_silent_end(first), finished_at=at)

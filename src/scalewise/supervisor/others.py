@@ -81,10 +81,10 @@ def conclude(folder: CellFolder, nodes: Nodes, own: Ending) -> Ending:
         time.sleep(_LOOK_S)
     failed = [ending for ending in endings if ending.outcome != "done"]
     if failed:
-        # As among the ranks of one host: who was killed, then who failed first. Who was merely told
-        # to stop knows nothing: SLURM ends all tasks of a job when one fails.
+        # As among the ranks of one host: who was killed, then who failed first of itself. Who was
+        # merely told to stop knows nothing: SLURM ends all tasks of a job when one fails.
         return min(failed, key=lambda one: (one.cause == "interrupted", one.cause != "signal",
-                                            one.finished_at))  # fmt: skip
+                                            one.cause == "peer", one.finished_at))  # fmt: skip
     if silent:
         return Ending("failed", "host", f"hosts {silent} of the cell did not say how it ended")
     return own

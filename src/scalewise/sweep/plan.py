@@ -37,7 +37,7 @@ from scalewise.config import (
     without_absent_groups,
 )
 from scalewise.host import seal
-from scalewise.records import PlannedCell, SweepFolder, SweepPlan, redacted_words
+from scalewise.records import PlannedCell, SweepFolder, SweepPlan, load_or_none, redacted_words
 from scalewise.train import import_for_building
 
 
@@ -133,8 +133,9 @@ def request(
         cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     except ConfigError as error:
         raise ConfigError(devices_as_typed(str(error), typed)) from error
-    if cell.script is not None and cell.sweep.resume is None:
-        refuse_unseen([word for word in typed if key_of(word) not in NAMES_A_SCRIPT])
+    if cell.script is not None:
+        known = _planned_words(cell.sweep.resume)  # an earlier version refused none
+        refuse_unseen([w for w in typed if w not in known and key_of(w) not in NAMES_A_SCRIPT])
     # Of kept sweeps they are read; whoever asks for them anew would get something else.
     for key in sorted(whole["strategy"].keys() & getattr(cell.strategy, "GONE", frozenset())):
         raise ConfigError(f"strategy.{key}: unknown key; allowed: without it (CHANGELOG.md, Gone)")
@@ -146,6 +147,12 @@ def request(
     check_fit(plain)
     check_samples(cell)
     return Request(typed, plain)
+
+
+@functools.cache
+def _planned_words(folder: str | None) -> frozenset[str]:
+    plan = None if folder is None else load_or_none(SweepFolder(folder).load_plan)
+    return frozenset(word for one in (plan.cells if plan else ()) for word in one.overrides)
 
 
 def settle_repeats(requests: Sequence[Request]) -> list[Request]:

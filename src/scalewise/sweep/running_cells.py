@@ -11,20 +11,9 @@ from typing import Any
 import psutil
 
 from scalewise.config import CellConfig, ConfigError, rehearsed
-from scalewise.records import (
-    CellFolder,
-    Ending,
-    last_metrics,
-)
+from scalewise.records import CellFolder, Ending, last_metrics
 from scalewise.script import python_path
-from scalewise.supervisor import (
-    Job,
-    Settings,
-    from_line,
-    log_end,
-    supervisor_command,
-    to_line,
-)
+from scalewise.supervisor import Job, Settings, from_line, log_end, supervisor_command, to_line
 from scalewise.sweep.fork_server import ForkedSupervisor
 
 _EXIT_S = 30.0

@@ -20,15 +20,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.host import from_here, open_console, plural
-from scalewise.records import (
-    Ending,
-    RecordError,
-    SweepFolder,
-    sweeps_in,
-    to_plain,
-    unpacked,
-)
+from scalewise.host import from_here, open_console, plural, say
+from scalewise.records import Ending, RecordError, SweepFolder, sweeps_in, to_plain, unpacked
 from scalewise.sweep.resume import way_to_finish
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
@@ -57,11 +50,13 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     reader = StatusReader(folder, None if as_json else _SHOWN)
     console = open_console()
     live: AbstractContextManager[Live | None] = nullcontext(None)
+    has_run = every_s is None
     if every_s is not None and not as_json and console.is_terminal:
         live = Live(console=console, auto_refresh=False)
     with suppress(KeyboardInterrupt), live as table:
         for found in _readings(reader, every_s):
             status = replace(found, folder=str(given))
+            has_run = has_run or found.running or found.held is None
             if as_json:
                 plain = {**to_plain(status), "count": status.count()}
                 print(json.dumps(plain, allow_nan=False), flush=True)  # noqa: T201
@@ -69,6 +64,8 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
                 console.print(render(status, console.width), soft_wrap=True)
             else:
                 table.update(render(status, console.width), refresh=True)
+    if not has_run:
+        say("nothing runs there; a sweep that still prepares is to be seen once it says start")
 
 
 def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:
@@ -218,7 +215,6 @@ _COLUMNS: Final[Mapping[str, Callable[[CellStatus], str]]] = {
     "left": lambda cell: _short(cell.seconds_left)
     if cell.state == "running" and cell.seconds_left is not None else "",
 }  # fmt: skip
-
 
 _DURATION = len("59.9 min")
 

@@ -201,7 +201,6 @@ def _names_of_runs(
 _STAMP = re.compile(r"\d{4}-(\d\d)-(\d\d)_(\d\d)-(\d\d)-\d\d")
 _MOST_NAMED = 3
 
-
 _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
 
 

@@ -13,9 +13,9 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_info
 
-from scalewise.config import TRACKERS, TrackerName, default_project, require
+from scalewise.config import TRACKERS, ConfigError, TrackerName, default_project, require
 from scalewise.host import Mirror, from_here
-from scalewise.records import CellFolder, DeviceInfo
+from scalewise.records import FRESH_START, CellFolder, DeviceInfo
 from scalewise.train.monitored import (
     FitRecords,
     describe_model,
@@ -120,6 +120,10 @@ class Monitor(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._recorder is None or self._records is None:
             return
+        before = trainer.global_step
+        resumed = f"its Trainer had done {before:,} steps: the fit goes on from a checkpoint"
+        if before:
+            self._recorder.steps.missing[FRESH_START] = resumed
         pids, here = gathered(os.getpid(), trainer.world_size), ranks_here(trainer)
         if trainer.is_global_zero:
             config = describe_fit(trainer, pl_module, self._warmup_steps, self._trackers)
@@ -130,13 +134,17 @@ class Monitor(pl.Callback):
             planned = planned_steps(trainer)
             rank_zero_info(
                 f"scalewise: records go to {from_here(self._recorder.folder.path)}; the first "
-                f"{self._warmup_steps} steps{f' of {planned}' if planned else ''} are warm-up "
-                "and not timed"
+                f"{self._warmup_steps} steps{f' of {planned - before}' if planned else ''} are "
+                f"warm-up and not timed{f'; {resumed}' if before else ''}"
             )
         if trainer.local_rank == 0 and self._sample_devices:
             self._records.sample(here, self._devices, pids, self._interval_s)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._recorder is not None and not self._recorder.steps.steps:
+            nothing = "found a fit without a step; allowed: data, and max_steps or max_epochs ahead"
+            self.on_exception(trainer, pl_module, ConfigError(nothing))
+            return
         recorder = self._end(trainer)
         if recorder is None or self._records is None:
             return

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, with_devices, with_ranks
 from fakes.simulated_training import Delay, Training, simulate
-from scalewise.analysis import Configuration, Run
+from scalewise.analysis import CAUSE_WORDS, Configuration, Run
 from scalewise.analysis.loss_budget import LossBudget, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import STEP_DTYPE, StepSeries
@@ -30,7 +30,6 @@ CPU_MS = {"data_wait": 0.3, "forward": 10.0, "backward": 20.0, "optimizer": 1.0,
 
 HOSTS = {"early host": (EARLY_HOST_MS, GPU_MS), "late host": (LATE_HOST_MS, GPU_MS),
          "cpu": (CPU_MS, None)}  # fmt: skip
-
 
 SHARES: dict[str, Delay] = {
     "both": lambda rank, step: 1,
@@ -279,6 +278,10 @@ def test_under_weak_scaling_each_device_has_the_whole_step_as_its_ideal() -> Non
     budget = make_budget(*measured(weak, replace(ALONE, scaling="weak")))
     assert budget.ideal_ms == pytest.approx(10.0, rel=1e-3)
     assert named(budget) == pytest.approx({"transfer": 1.5}, rel=0.01)
+    weak = replace(weak, phases_ms={**SINGLE_MS, "forward": 9.0})
+    longer = make_budget(*measured(weak, replace(ALONE, scaling="weak"))).loss("device_work")
+    assert longer.words() != replace(longer, is_weak=False).words() == CAUSE_WORDS["device_work"]
+    assert not any(loss.is_weak for loss in make_budget(*measured()).losses), "of half a batch"
 
 
 def with_steps(config: Configuration, *rows: Any) -> Configuration:

@@ -18,7 +18,7 @@ import scalewise.analysis
 import scalewise.report
 import scalewise.tracking
 from fakes.kept_sweep import kept
-from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.recorded import RecordedCell, plan_sweep
 from scalewise.analysis.comparability import FACTORS
 from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application

@@ -8,7 +8,6 @@ from scalewise.records.redaction import ENV_SECRETS
 
 SHAPED = "hf_" + "aB3d" * 9
 
-
 SECRET = ("model.api_key hub_token dataset.password model.credentials.user --auth-token apiKey "
           "client_secret model.aws_access_key_id db_passwd TOKEN")  # fmt: skip
 NONE = ("tokenizer max_tokens pad_token model.eos_token token_count model.key_dim dataset.path "

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -41,16 +41,12 @@ def explained(columns: Iterable[tuple[str, str]]) -> str:
     return "\n".join(["", "| column | what it holds |", "| --- | --- |", *lines, ""])
 
 
-def columns_of_a_configuration() -> Iterator[tuple[str, str]]:
-    for figure in FIGURES:
-        mark = "" if figure.in_csv else "*"
-        yield from ((f"{mark}`{name}`{mark}", figure.says) for name in figure.columns)
-
-
 def test_the_docs_are_those_of_the_figures() -> None:
     text = known = DOCS.read_text()
     of_a_run = ((f"`{key}`", figure.says) for key, figure in RUN_FIGURES.items())
-    for of, columns in (("run", of_a_run), ("configuration", columns_of_a_configuration())):
+    marked = ((one, "" if one.in_csv else "*") for one in FIGURES)
+    of_each = ((f"{mark}`{name}`{mark}", one.says) for one, mark in marked for name in one.columns)
+    for of, columns in (("run", of_a_run), ("configuration", of_each)):
         begin, end = f"<!-- figures of a {of} -->", "<!-- end -->"
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}{explained(columns)}{end}{rest.partition(end)[2]}"

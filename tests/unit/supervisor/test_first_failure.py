@@ -48,6 +48,7 @@ def found_in(folder: CellFolder, *processes: RankProcess) -> Ending:
 
 
 PEER_CLOSED = Ending("failed", "exception", "RuntimeError: peer closed", 0, finished_at=12.0)
+RESET = Ending("failed", "exception", "RuntimeError: Connection reset by peer", 0, finished_at=10.9)
 OUT_OF_MEMORY = Ending("failed", "oom", "MemoryError: no more", 1, finished_at=11.9)
 
 
@@ -58,9 +59,10 @@ OUT_OF_MEMORY = Ending("failed", "oom", "MemoryError: no more", 1, finished_at=1
         ([PEER_CLOSED], (1, 12.1), (-9, 12.2), "signal", 1, "SIGKILL (the kernel's out-of-memory"),
         ([PEER_CLOSED], (1, 12.1), (-signal.SIGABRT, 12.2), "exception", 0, "peer closed"),
         ([], (None, None), (7, 12.2), "exit", 1, "rank 1 exited with status 7; see logs/"),
-        ([PEER_CLOSED], (1, 12.1), (0, 11.0), "exit", 1, "status 0 before it had finished"),
+        ([RESET], (1, 12.1), (0, 11.0), "exit", 1, "status 0 before it had finished"),
+        ([RESET, OUT_OF_MEMORY], (1, 12.1), (1, 12.2), "oom", 1, "rank 1: MemoryError"),
     ],
-    ids=["earliest", "killed", "a library gave up on a peer", "no word", "os._exit(0)"],
+    ids=["earliest", "killed", "a library gave up on a peer", "no word", "os._exit(0)", "slower"],
 )
 def test_the_rank_that_failed_first_is_blamed(
     folder: CellFolder,
@@ -237,7 +239,6 @@ TORCHRUN = f"{RAISED}KeyError: 'LOCAL_RANK'\n"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
 DONE = Ending("done")
 
-
 OWN = ("+script.command='python mine.py 1'",)
 
 
@@ -260,7 +261,7 @@ def named(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(log)
     job: Any = SimpleNamespace(world_size=world_size, settings=SimpleNamespace(script=["of=RANK"]))
-    processes = [RankProcess(0, 1, ending.exit_code)]
+    processes = [RankProcess(0, 1, ending.exit_code), RankProcess(1, 2, 0)][:world_size]
     ranks: Any = SimpleNamespace(processes=processes, as_torchrun=again)
     return name_script_end(ending, job, script, ranks)
 
@@ -326,10 +327,8 @@ def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
 
 def test_a_rank_that_has_ended_before_the_others_is_named(script: CellFolder) -> None:
     script.save_rank(rank_summary(1, DeviceInfo("cpu", "a CPU"), 60, 16, metric_rows=0))
-    job: Any = SimpleNamespace(world_size=2)
-    ranks: Any = SimpleNamespace(processes=[RankProcess(0, 1, 1), RankProcess(1, 2, 0)])
     lost = Ending("failed", "peer", "rank 0: Connection closed by peer", 0, 1)
-    ending = name_script_end(lost, job, script, ranks)
+    ending = named(script, lost, world_size=2)
     assert ending.message.startswith("rank 1 ended by itself after 60 steps, and rank 0 went on")
     assert ending.cause == "config"
 

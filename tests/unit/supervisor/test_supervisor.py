@@ -166,6 +166,7 @@ def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
         (failed("exception", 2.0, 0), failed("exception", 1.0, 1), 1),
         (failed("exception", 1.0, 0), failed("exception", 2.0, 1), 0),
         (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
+        (failed("peer", 1.0, 0), failed("exit", 2.0, 1), 1),
         (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
         (Ending("done"), failed("exception", 2.0, 1), 1),
         (Ending("done"), Ending("done"), None),

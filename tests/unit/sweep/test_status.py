@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from fakes.kept_sweep import RESULTS, kept
-from fakes.recorded import Spec, write_sweep
-from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.recorded import RecordedCell, Spec, plan_sweep, write_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
 from scalewise.host import CLASS_FILES
@@ -61,7 +60,9 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     sweep.cell("failed").queued_path.touch()
     with lock_folder(sweep):
         assert states(sweep)["failed"].state == "waiting", "it is to run again"
-    assert states(sweep)["failed"].ending == cells["failed"].ending, "of a stopped sweep"
+    stopped = states(sweep)["failed"].ending
+    assert (stopped.outcome, stopped.cause) == ("failed", None), "nobody knows whether it is mended"
+    assert stopped.message.endswith("the one before: rank 1 ran out of memory")
 
 
 def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(
@@ -99,6 +100,8 @@ def test_an_archive_is_read_as_its_folder_is(capsys: pytest.CaptureFixture[str])
     assert main(["status", str(archive), "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert (plain["folder"], plain["count"]) == (str(archive), {"done": 12})
+    assert main(["status", str(archive), "--watch"]) == 0
+    assert "a sweep that still prepares" in capsys.readouterr().err
     assert main(["resume", str(archive)]) == 2
     assert "found a file; unpack it" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.recorded import RecordedCell, plan_sweep
 from scalewise.records import Alert, PlannedCell, SweepFolder, SweepPlan, TrackerState
 from scalewise.tracking import trackio
 from scalewise.tracking.mirror import SweepMirror, open_tracker

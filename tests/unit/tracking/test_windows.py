@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fakes.recorded import edit_ranks
-from fakes.recorded_cell import RecordedCell, own_loss
+from fakes.recorded import RecordedCell, edit_ranks, own_loss
 from scalewise.records import (
     STEP_DTYPE,
     WARMUP,

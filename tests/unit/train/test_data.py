@@ -85,7 +85,6 @@ def test_ranks_without_a_sample_have_no_batch_and_cannot_score_together() -> Non
 LOSS = torch.tensor(0.5)
 DATA: Any = torch.zeros(40, 3)
 
-
 OURS = GlobalBatchSampler(40, BatchSizes((4,) * 2), 0, 0, 3)
 
 

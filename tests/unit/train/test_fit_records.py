@@ -19,8 +19,9 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
-from scalewise.analysis import CellRecords, load_sweep
+from scalewise.analysis import CellRecords, analyse, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, EarlyStop, SweepFolder, read_device_series
+from scalewise.records.model import FRESH_START
 from scalewise.records.state import HeartbeatWriter
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
@@ -137,6 +138,20 @@ def test_the_first_fit_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cell = read(tmp_path / "mine")
     assert (cell.state, len(cell.steps[0]), cell.problems) == ("done", 9, ())
     assert not (tmp_path / "metrics").exists(), "nothing beside its folder"
+
+
+def test_a_fit_that_goes_on_says_so_and_one_without_a_step_has_no_result(tmp_path: Path) -> None:
+    kept, trainer = tmp_path / "kept.ckpt", small_trainer(max_steps=9)
+    trainer.fit(BoringModel())
+    trainer.save_checkpoint(kept)
+    for name, steps in (("on", 12), ("none", 9)):
+        trainer = small_trainer(max_steps=steps, callbacks=[Monitor(tmp_path / name)])
+        trainer.fit(BoringModel(), ckpt_path=kept)
+    remarks = analyse(load_sweep(tmp_path / "on")).remarks
+    why = {one.figures.get("figure"): one.figures.get("why") for one in remarks}
+    assert "had done 9 steps" in why[FRESH_START]
+    none = read(tmp_path / "none")
+    assert (none.state, none.ending.cause, none.problems) == ("failed", "config", ())
 
 
 def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
-from fakes.recorded_cell import RecordedCell
+from fakes.recorded import RecordedCell
 from scalewise.config import cause_of
 from scalewise.doctor.host_facts import host_facts
 from scalewise.host import foreign_launch, rendezvous, scrubbed

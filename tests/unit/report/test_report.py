@@ -124,6 +124,12 @@ def test_a_terminal_of_any_width_shows_every_figure_whole(whole: Path) -> None:
     assert max(map(len, tables.splitlines())) <= 80
 
 
+def test_a_list_of_many_runs_is_folded_and_not_cut(tmp_path: Path) -> None:
+    runs = [Spec(repeat=i, steps=60 + i, config={"max_steps": 60}) for i in range(30)]
+    shown = printed(write_sweep(tmp_path, runs), 80)
+    assert {str(50 + i) for i in range(30)} <= set(re.findall(r"\d+", shown))
+
+
 HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m [red]\u200f" + "long" * 60
 
 

@@ -279,7 +279,8 @@ def listing(folder: Path) -> dict[str, bytes]:
 def test_looking_at_kept_records_need_not_touch_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep, out = write_sweep(tmp_path / "sweep", [Spec(), DDP]), tmp_path / "out"
+    cells = [Spec(), DDP, replace(DDP, repeat=1, outcome="interrupted")]
+    sweep, out = write_sweep(tmp_path / "sweep", cells), tmp_path / "out"
     before = listing(sweep)
     assert main(["report", str(sweep), "--out", str(out), "--study"]) == 0
     assert listing(sweep) == before
@@ -287,7 +288,8 @@ def test_looking_at_kept_records_need_not_touch_them(
     assert any(name.startswith("study/") for name in listing(out))
     assert f"Report: {out}/report.html, written\n" in capsys.readouterr().out
     assert main(["report", str(sweep), "--out", str(out)]) == 0
-    assert f"Report: {out}/report.html, written over the earlier one\n" in capsys.readouterr().out
+    last = f"Report: {out}/report.html, written anew\nfinish it: scalewise resume {sweep}\n"
+    assert capsys.readouterr().out.endswith(last)
 
 
 def test_a_folder_that_takes_no_report_is_one_line(

@@ -24,8 +24,7 @@ RANK = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 def samples(count: int, seed: int) -> TensorDataset:
     drawn = np.random.default_rng(seed)
     x = torch.from_numpy(drawn.standard_normal((count, FEATURES), np.float32))
-    y = torch.from_numpy(drawn.integers(CLASSES, size=count))
-    return TensorDataset(x, y)
+    return TensorDataset(x, torch.from_numpy(drawn.integers(CLASSES, size=count)))
 
 
 class Data:

@@ -42,8 +42,7 @@ def test_a_killed_rank_is_named_and_its_cell_runs_anew(sweep: Finished) -> None:
     # Sums of floats may be taken in another order; a mask of dropout drawn anew is off by far more.
     check_ran_anew(cell(sweep, "none"), killed, rel=1e-3)
     assert "retry 1 of 1" in sweep.err
-    compression = killed.load_config()["strategy"]["compression"]
-    assert compression == "bf16"
+    assert killed.load_config()["strategy"]["compression"] == "bf16"
 
 
 def test_memory_that_runs_out_on_one_rank_ends_the_other_and_comes_with_advice(

@@ -76,8 +76,7 @@ def test_a_sound_run_has_its_losses(run: Finished) -> None:
         for one in configurations(load_sweep(run.sweep.path))
         if (one.cells[0].config or {})["dataset"].get("case") == "sound"
     )
-    budget = make_budget(healthy)
-    assert budget.loss("transfer") is not None
+    assert make_budget(healthy).loss("transfer") is not None
     (timed,) = healthy.runs
     for rank in timed.cell.result.ranks:
         delay = rank.run_queue_ms_per_step

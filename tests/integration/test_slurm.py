@@ -142,8 +142,7 @@ def test_resume_submits_only_what_is_not_done(
 def started(slurm: Train, *arguments: str) -> tuple[subprocess.Popen[str], CellFolder]:
     """A sweep and its only cell, which makes steps that count."""
     known = slurm.sweeps()
-    head = slurm.start(*arguments)
-    return head, slurm.training(known, beyond=100)
+    return slurm.start(*arguments), slurm.training(known, beyond=100)
 
 
 def ended(slurm: Train, head: subprocess.Popen[str], status: int) -> str:
@@ -190,8 +189,7 @@ def test_a_requeued_job_starts_its_cell_anew(slurm: Train) -> None:
     (status,) = StatusReader(folder.path.parent).read().cells
     assert (status.state, status.total_steps) == ("running", 4000)
     subprocess.run(["scontrol", "requeue", job(folder)], check=True)
-    err = ended(slurm, head, 0)
-    assert "requeued" in err
+    assert "requeued" in ended(slurm, head, 0)
     (attempt,) = folder.attempts()
     assert attempt.outcome == "interrupted"
     assert folder.load_result().attempt == 2

@@ -58,8 +58,7 @@ def sweep(shared_train: Train) -> Finished:
     shared_train.environment |= {"PYTHONPATH": path, "MODULES_FOLDER": str(folder)}
     sampled = [word for word in SMALL if not word.startswith("monitor")]
     wrap = "hydra.launcher.wrap='timeout --foreground 100 env CELL={folder} WRAPPED_RANK={rank}'"
-    how = ("model=large", "-m", wrap)
-    return shared_train("strategy=ddp,single", *sampled, *how)
+    return shared_train("strategy=ddp,single", *sampled, "model=large", "-m", wrap)
 
 
 @pytest.fixture(scope="module")

@@ -216,8 +216,7 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
     series = read_device_series(path)
     assert series.source == "nvml"
     assert any("lost" in problem.lower() for problem in series.problems), series.problems
-    seen = series.values(nvml.gpu_uuid(0), "memory_used_mib")
-    assert seen[0] is not None
+    assert series.values(nvml.gpu_uuid(0), "memory_used_mib")[0] is not None
     assert folder.load_result().world_size == 1
 
 

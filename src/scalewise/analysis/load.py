@@ -230,8 +230,7 @@ def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
         raise RecordError(no_sweep(given, folder.path))
     problems.append("the plan is lost: cells that never started are not listed")
     cells = _load_cells((CellFolder(p), None) for p in found)
-    said = _without_path(folder.path, problems)
-    return Sweep(folder.path, (), None, None, cells, said)
+    return Sweep(folder.path, (), None, None, cells, _without_path(folder.path, problems))
 
 
 def _without_path(folder: Path, problems: Iterable[str]) -> tuple[str, ...]:

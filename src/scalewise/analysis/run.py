@@ -393,5 +393,4 @@ def _measured(
 def _same(measured: DeviceInfo, used: DeviceInfo) -> bool:
     if used.uuid is not None:
         return measured.uuid == used.uuid
-    kinds = ((one.kind, one.name, len(one.cores)) for one in (measured, used))
-    return len(set(kinds)) == 1
+    return len({(one.kind, one.name, len(one.cores)) for one in (measured, used)}) == 1

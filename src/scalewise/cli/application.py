@@ -254,8 +254,7 @@ def report(
         return Exit.INVALID if analysis.invalid else Exit.DONE
     files = build(analysis, out)
     print_console(analysis, open_console(), verbose=verbose)
-    done = "written over the earlier one" if files.replaced else "written"
-    tell(f"Report: {files.html}, {done}")
+    tell(f"Report: {files.html}, written{' anew' * files.replaced}")
     problems = list(files.problems)
     if study:
         paths, more = build_study(studied, out, warmup_epochs=warmup_epochs)
@@ -271,13 +270,13 @@ def report(
 
 
 def _tell_how_to_finish(analysis: Analysis) -> None:
-    """Of what failed, unless somebody runs the sweep: the rest may be about to run."""
+    """Of what failed or was interrupted, unless somebody runs the sweep."""
     from scalewise.records import SweepFolder
     from scalewise.sweep import is_held, way_to_finish
 
     sweep = analysis.sweep
-    failed = (cell.ending for cell in sweep.cells if cell.state == "failed")
-    way = way_to_finish(sweep.archive or sweep.path, failed)
+    ended = (cell.ending for cell in sweep.cells if cell.state in ("failed", "interrupted"))
+    way = way_to_finish(sweep.archive or sweep.path, ended)
     if way and not is_held(SweepFolder(sweep.path).lock_path):
         tell(way)
 

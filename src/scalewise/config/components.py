@@ -196,8 +196,7 @@ def bind(
     Raises :class:`ConfigError`.
     """
     parameters = _parameters(key, component, target)
-    init = target.__init__ if inspect.isclass(target) else target
-    hints = _hints(init)
+    hints = _hints(target.__init__ if inspect.isclass(target) else target)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = {
         n: p

@@ -70,7 +70,7 @@ def secrets_of(config: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def look(key: str, leaf: Any) -> None:
-        if _redacted_leaf(key, leaf) != leaf:
+        if leaf == leaf != _redacted_leaf(key, leaf):  # NaN is no secret
             found[key] = leaf
 
     _each_leaf(config, look)

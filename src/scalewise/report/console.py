@@ -200,7 +200,8 @@ def _rich(table: Table, console: Console | None) -> RichTable:
         made.add_column(
             Text(words + unit),
             justify=column.align,
-            no_wrap=console is None or (i > 0 and named),
+            no_wrap=console is None
+            or (i > 0 and named and all(len(row[i]) <= console.width // 2 for row in table.cells)),
             overflow="fold",
         )
     for row in table.cells:

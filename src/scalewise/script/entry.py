@@ -41,8 +41,7 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
     if place is None:
         return
     folder = CellFolder(Path(place.folder))
-    plain = folder.load_config()
-    cell = build_cell(plain)
+    cell = build_cell(folder.load_config())
     assert cell.script is not None
     if in_child:
         error = ConfigError(

@@ -63,8 +63,7 @@ def main(starter: Starter = spawn, locks: Sequence[int] = ()) -> int:
     become_subreaper()
     wakeup = Wakeup()
     # Read from the descriptor: a buffered reader would swallow the end that says "gone".
-    job = from_line(Job, read_line())
-    ending = Supervisor(job, wakeup, starter, locks).run()
+    ending = Supervisor(from_line(Job, read_line()), wakeup, starter, locks).run()
     sys.stdout.buffer.write(to_line(ending))
     sys.stdout.buffer.flush()
     return 0 if ending.outcome == "done" else 1

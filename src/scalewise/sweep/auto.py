@@ -141,8 +141,7 @@ def choose(folder: SweepFolder, asked: Request) -> tuple[Request, StrategyDecisi
         candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches
     )
     plain = {**asked.plain, "strategy": strategy.plain()[decision.chosen]}
-    typed = (*asked.overrides, f"strategy={decision.chosen}")
-    return Request(typed, plain), decision
+    return Request((*asked.overrides, f"strategy={decision.chosen}"), plain), decision
 
 
 def _probes(asked: Request) -> dict[str, Request]:

@@ -246,8 +246,7 @@ class Engine:
         decided = [one for one, _ in answers.values() if one.config_id not in known]
         if not decided:
             return
-        seed = decided[0].cell.sweep.order_seed
-        new = plan(decided, seed, planned_repeats(self.folder))
+        new = plan(decided, decided[0].cell.sweep.order_seed, planned_repeats(self.folder))
         again = (c for c in new if is_rerun(c.planned, c.request.cell.sweep.rerun))
         self.rerun_ids |= {c.planned.cell_id for c in again if self.folder.is_done(c.planned)}
         self._run_later(new)

@@ -126,8 +126,7 @@ class LocalExecutor(Executor[LocalCell]):
         self._settling = False
         if self.policy == "exclusive":
             return [] if running else waiting[:1]
-        leased = [cell.lease.slots for cell in running]
-        return choose_cells(waiting, leased)
+        return choose_cells(waiting, [cell.lease.slots for cell in running])
 
     def start(self, queued: QueuedCell) -> LocalCell | Ending | None:
         lease = self._leases.try_lease(queued.demand.host.slots, queued.world_size)

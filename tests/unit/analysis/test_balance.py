@@ -70,8 +70,7 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     assert balance.grade == "poor"
     assert "rank 1" in advice(balance.grade, balance.slowest_rank)
     usage = usage_of(cell.devices, cell)
-    memory_cv = usage.cv("memory_used_mib")
-    assert memory_cv < 1  # it cannot see the straggler
+    assert usage.cv("memory_used_mib") < 1  # it cannot see the straggler
 
 
 def test_ranks_that_are_late_in_turns_are_as_uneven_as_one_that_is_always_late(

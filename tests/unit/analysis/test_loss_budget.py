@@ -173,8 +173,7 @@ def test_one_step_in_eight_tells_where_the_time_goes(host: str, name: str, ms: f
     single, multi = (replace(one, steps=1600) for one in pair(host))
     fully = [configuration(one) for one in (planted(multi, name, ms), single)]
     expected = make_budget(*fully)
-    found = make_budget(*map(sparsely_divided, fully))
-    assert_same(found, expected)
+    assert_same(make_budget(*map(sparsely_divided, fully)), expected)
 
 
 def test_steps_at_the_start_weigh_no_more_for_being_divided_more_often() -> None:

@@ -130,8 +130,7 @@ def test_wrong_use_is_one_line(
     places = {"small": SMALL, "folder": tmp_path / "empty"}
     (tmp_path / "file").touch()
     places |= {name: tmp_path / name for name in ("loop", "torn", "file")}
-    words = typed.format(**places).split()
-    assert main(words) == Exit.WRONG_INPUT
+    assert main(typed.format(**places).split()) == Exit.WRONG_INPUT
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: ")
     assert message.format(**places) in said

@@ -109,6 +109,7 @@ def test_what_ends_a_line_is_written_as_an_escape_and_text_as_it_is(kind: type[E
 
 
 PAGE = "\n  CUDA error:\tmemory\nCUDA kernel errors might be reported late"
+WORKER = "Caught it\nOriginal Traceback (most recent call last):\n  File x\nOSError: no such file"
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ PAGE = "\n  CUDA error:\tmemory\nCUDA kernel errors might be reported late"
         (first_line(RuntimeError(PAGE)), "RuntimeError: CUDA error:\tmemory"),
         (first_line(RuntimeError(PAGE), with_class=False), "CUDA error:\tmemory"),
         (first_line(TimeoutError(" \n"), with_class=False), "TimeoutError"),
+        (first_line(OSError(WORKER)), "OSError: no such file"),
         (in_one_line(TimeoutError(" \n"), with_class=True), "TimeoutError"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from scalewise.config import config_id
 from scalewise.records import REDACTED, names_secret, redacted, redacted_words, with_secrets
-from scalewise.records.redaction import ENV_SECRETS
+from scalewise.records.redaction import ENV_SECRETS, secrets_of
 
 SHAPED = "hf_" + "aB3d" * 9
 
@@ -68,3 +68,4 @@ def test_a_rank_that_was_given_none_says_which(monkeypatch: pytest.MonkeyPatch) 
 def test_whose_key_it_is_makes_no_other_cell() -> None:
     one, other = ({"model": {"api_key": key, "width": 8}} for key in ("abc", "def"))
     assert config_id(one) == config_id(other) != config_id({"model": {"width": 8}})
+    assert secrets_of(one | {"fill": float("nan")}) == {"model.api_key": "abc"}

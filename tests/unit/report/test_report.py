@@ -124,6 +124,12 @@ def test_a_terminal_of_any_width_shows_every_figure_whole(whole: Path) -> None:
     assert max(map(len, tables.splitlines())) <= 80
 
 
+def test_a_list_of_many_runs_is_folded_and_not_cut(tmp_path: Path) -> None:
+    runs = [Spec(repeat=i, steps=60 + i, config={"max_steps": 60}) for i in range(30)]
+    shown = printed(write_sweep(tmp_path, runs), 80)
+    assert {str(50 + i) for i in range(30)} <= set(re.findall(r"\d+", shown))
+
+
 HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m [red]\u200f" + "long" * 60
 
 
@@ -273,7 +279,8 @@ def listing(folder: Path) -> dict[str, bytes]:
 def test_looking_at_kept_records_need_not_touch_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep, out = write_sweep(tmp_path / "sweep", [Spec(), DDP]), tmp_path / "out"
+    cells = [Spec(), DDP, replace(DDP, repeat=1, outcome="interrupted")]
+    sweep, out = write_sweep(tmp_path / "sweep", cells), tmp_path / "out"
     before = listing(sweep)
     assert main(["report", str(sweep), "--out", str(out), "--study"]) == 0
     assert listing(sweep) == before
@@ -281,7 +288,8 @@ def test_looking_at_kept_records_need_not_touch_them(
     assert any(name.startswith("study/") for name in listing(out))
     assert f"Report: {out}/report.html, written\n" in capsys.readouterr().out
     assert main(["report", str(sweep), "--out", str(out)]) == 0
-    assert f"Report: {out}/report.html, written over the earlier one\n" in capsys.readouterr().out
+    last = f"Report: {out}/report.html, written anew\nfinish it: scalewise resume {sweep}\n"
+    assert capsys.readouterr().out.endswith(last)
 
 
 def test_a_folder_that_takes_no_report_is_one_line(

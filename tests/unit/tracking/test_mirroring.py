@@ -104,8 +104,7 @@ class Bench:
         return RecordedCell(self.sweep.cell(name), steps=steps)
 
     def states(self, name: str) -> dict[str, TrackerState]:
-        record = self.sweep.cell(name).load_tracking()
-        return dict(record.trackers)
+        return dict(self.sweep.cell(name).load_tracking().trackers)
 
 
 @pytest.fixture

@@ -230,8 +230,7 @@ class StepClock:
         replays = [one for one in ready if isinstance(one, Replays)]
         if replays:
             return replay_rows(replays, on_device)
-        steps = [one for one in ready if isinstance(one, MarkedStep)]
-        return step_rows(steps, on_device)
+        return step_rows([one for one in ready if isinstance(one, MarkedStep)], on_device)
 
     def _record(self) -> torch.cuda.Event | None:
         if self._device is None:

@@ -194,8 +194,7 @@ def rank_by(
             sides = sides[::-1]
         each = [[*(s.values() if isinstance(s, dict) else s)] for s in sides]
         if min(min(one) for one in each) <= 0:
-            n = (len(each[0]), len(each[1]))
-            return RatioEstimate(1.0, n, None, None)
+            return RatioEstimate(1.0, (len(each[0]), len(each[1])), None, None)
         return estimate_ratio(*sides, level)
 
     having = [config for config in configs if config.estimate(objective.metric) is not None]

@@ -157,7 +157,9 @@ def _outside(cell: CellRecords, result: CellResult, steps: StepFigures) -> Itera
     if rate is None or rate.samples is None or rate.global_samples_per_s is None:
         return
     each, batch = rate.samples / rate.steps, result.global_batch_size
-    if batch is not None and each > batch * (1 + SAME):
+    # The sum of what each rank fed at most: a step may have what an epoch left over.
+    most = sum(one.largest_step_samples or 0 for one in result.ranks)
+    if batch is not None and each > max(batch, most) * (1 + SAME):
         yield f"{each:,.6g} samples a step, of a batch of {batch:,}"
     declared = [one.flops_per_sample for one in result.ranks if one.flops_per_sample]
     peak = max(cell.provenance.peak_tflops.values(), default=None) if cell.provenance else None

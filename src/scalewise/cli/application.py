@@ -254,7 +254,7 @@ def report(
         return Exit.INVALID if analysis.invalid else Exit.DONE
     files = build(analysis, out)
     print_console(analysis, open_console(), verbose=verbose)
-    tell(f"Report: {files.html}, written{' anew' * files.replaced}")
+    tell(f"Report: {files.html}, written{' anew' if files.replaced else ''}")
     problems = list(files.problems)
     if study:
         paths, more = build_study(studied, out, warmup_epochs=warmup_epochs)

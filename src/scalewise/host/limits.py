@@ -252,5 +252,4 @@ def _with_ended_children_s(process: Path) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     # The name in brackets may hold anything. Then utime, stime, cutime and cstime.
-    fields = text.rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / _TICKS_PER_S
+    return sum(map(int, text.rpartition(")")[2].split()[11:15])) / _TICKS_PER_S

@@ -224,6 +224,8 @@ class RankSummary:
     metric_rows: NonNegativeInt
     largest_step_samples: int | None = None
     """Samples of the recorded step that fed most; None where none was recorded."""
+    usual_step_samples: int | None = None
+    """Of more than half of the steps, else of that one: a loop may add what an epoch left over."""
     steps_without_loss: int | None = None
     """Steps of this try whose batches gave no loss, and so no gradient: they trained nothing. None
     where a module optimizes by hand or nothing optimizes."""
@@ -295,12 +297,13 @@ UNCOUNTED: Final = "samples"
 
 
 def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
-    """Samples of the largest step, of the largest rank and of all ranks, as they were fed.
+    """Samples of the usual step, of the largest rank and of all ranks, as they were fed.
 
     None where a rank recorded no step or could not count samples. A user's LightningDataModule
     decides on its own.
     """
-    fed = [one.largest_step_samples or 0 if one.is_counted else 0 for one in ranks]
+    usual = [one.usual_step_samples or one.largest_step_samples for one in ranks]
+    fed = [each or 0 if one.is_counted else 0 for one, each in zip(ranks, usual, strict=True)]
     return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None
 
 

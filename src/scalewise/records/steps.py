@@ -18,6 +18,7 @@ import threading
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -79,8 +80,7 @@ class StepWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("wb")
         self.rows = 0
-        self.largest_samples = 0
-        """Samples of the step that fed most."""
+        self._fed = Counter[int]()
         self.timed = (0, 0.0)
         """Steps that are no warm-up, and their seconds on the host."""
         if epoch_offset_ns is None:
@@ -96,9 +96,15 @@ class StepWriter:
         self._file.write(line)
         self._file.flush()
 
+    @property
+    def step_samples(self) -> tuple[int, int]:
+        """Of the step that fed most, and of more than half of the steps: else of that one too."""
+        largest, ((usual, times),) = max(self._fed, default=0), self._fed.most_common(1) or [(0, 0)]
+        return largest, usual if 2 * times > self._fed.total() else largest
+
     def append_rows(self, rows: npt.NDArray[np.void]) -> None:
         """Write rows of ``STEP_DTYPE``, one element a step."""
-        self.largest_samples = int(rows["samples"].max(initial=self.largest_samples))
+        self._fed.update(rows["samples"].tolist())
         timed_ms = rows["host_step_ms"][(rows["flags"] & WARMUP) == 0]
         steps, seconds = self.timed
         self.timed = steps + len(timed_ms), seconds + float(timed_ms.sum(dtype=float)) / 1e3

@@ -286,8 +286,7 @@ def _frame(rows: Iterator[dict[str, Any]]) -> pd.DataFrame:
 
     frame = pd.DataFrame.from_records(list(rows))
     # What is missing everywhere has the type of a missing number, in Parquet too.
-    empty = frame.columns[frame.isna().all()]
-    return frame.astype(dict.fromkeys(empty, float))
+    return frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], float))
 
 
 def _cell_row(cell: CellRecords) -> dict[str, Any]:

@@ -262,8 +262,7 @@ class Engine:
             new = [waiting_cell(one.planned, one.planned.devices) for one in cells]
             # None where no cell of the sweep has ended.
             left_s = self._durations.seconds_left(new, slots, packed)
-            passed_s = time.monotonic() - self._began_s
-            return passed_s + (left_s or 0.0) <= 60 * budget_min
+            return time.monotonic() - self._began_s + (left_s or 0.0) <= 60 * budget_min
 
         said = set[str]()
         while requests:

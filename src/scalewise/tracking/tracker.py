@@ -261,8 +261,7 @@ def run_summary(
             **{k: getattr(attempt.failure, k) for k in ("outcome", "cause", "rank", "message")},
         }
     state = outcome["state"]
-    config = {"outcome": outcome, **used, **_provenance(cell)}
-    return RunSummary(state, values, config)
+    return RunSummary(state, values, {"outcome": outcome, **used, **_provenance(cell)})
 
 
 def _result_values(result: CellResult) -> dict[str, float]:

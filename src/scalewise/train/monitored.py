@@ -137,7 +137,7 @@ class FitRecords:
         self._folder.save_config(config)
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
-        # Of the largest step, which the last of an epoch is not.
+        # Of the usual step, which the last of an epoch is not.
         per_device, together = batch_sizes_of(ranks) or (None, None)
         self._folder.save_result(
             CellResult(

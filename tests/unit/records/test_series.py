@@ -86,11 +86,14 @@ def test_rows_of_more_than_one_block_come_back_and_steps_are_timed_from_one_on(
     rows["host_step_ms"] = 10
     rows["host_step_ms"][:2] = 900
     with closing(StepWriter(tmp_path / "steps")) as writer:
+        writer.append_rows(rows[6:8])
+        assert writer.step_samples == (99, 99), "neither has more than half"
+    with closing(StepWriter(tmp_path / "steps")) as writer:
         writer.append_rows(rows[:3])
         assert writer.timed == (1, pytest.approx(0.01))
         writer.append_rows(rows[3:])
         assert writer.timed == (len(rows) - 2, pytest.approx(0.01 * (len(rows) - 2)))
-        assert (writer.rows, writer.largest_samples) == (len(rows), 99)
+        assert (writer.rows, *writer.step_samples) == (len(rows), 99, rows["samples"][8])
     series = read_steps(tmp_path / "steps", 3)
     assert series.rows.tobytes() == rows.tobytes()
     assert (series.rank, len(series), series.torn_bytes) == (3, len(rows), 0)

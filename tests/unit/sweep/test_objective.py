@@ -25,11 +25,11 @@ def summary(rank: int, samples_fed: int, train_loss: float) -> RankSummary:
     )
 
 
-def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> CellFolder:
+def ended(tmp_path: Path, *summaries: RankSummary, **fed: int | None) -> CellFolder:
     """A cell of two ranks that leave these behind, recorded."""
     folder = CellFolder(tmp_path / "sweep" / "cell")
     for one in summaries:
-        folder.save_rank(replace(one, largest_step_samples=batch))
+        folder.save_rank(replace(one, **fed))
     one = Supervisor(job_in(folder.path, devices=2), cast(Any, None))
     one.started_at, one.began_s = 0.0, time.monotonic() - 70.0
     assert one.record_result().outcome == "done"
@@ -56,11 +56,14 @@ def test_a_rehearsal_has_no_objective(tmp_path: Path, objective: str) -> None:
     assert (ending.outcome, ending.message, value, rate) == ("done", "", None, None)
 
 
-@pytest.mark.parametrize(("batch", "sizes"), [(None, (32, 32)), (8, (8, 16))])
+@pytest.mark.parametrize(
+    ("largest", "usual", "sizes"), [(None, None, (32, 32)), (8, None, (8, 16)), (9, 8, (8, 16))]
+)
 def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
-    tmp_path: Path, batch: int | None, sizes: tuple[int, int]
+    tmp_path: Path, largest: int | None, usual: int | None, sizes: tuple[int, int]
 ) -> None:
-    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0), batch=batch)
+    told = {"largest_step_samples": largest, "usual_step_samples": usual}
+    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0), **told)
     result = folder.load_result()
     assert (result.per_device_batch_size, result.global_batch_size) == sizes
     assert result.elapsed_s == pytest.approx(70, abs=10), "not by the time of day, from 1970 on"

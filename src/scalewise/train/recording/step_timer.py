@@ -72,8 +72,8 @@ class StepTimer:
         return self._writer.timed if self._writer is not None else (0, 0.0)
 
     @property
-    def largest_samples(self) -> int:
-        return self._writer.largest_samples if self._writer is not None else 0
+    def step_samples(self) -> tuple[int, int]:
+        return self._writer.step_samples if self._writer is not None else (0, 0)
 
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.open(trainer.global_rank, trainer.strategy.root_device)

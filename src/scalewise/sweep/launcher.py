@@ -24,7 +24,6 @@ from scalewise.config import (
     resolve,
 )
 from scalewise.gpu import HostMismatch
-from scalewise.host import from_here, plural
 from scalewise.records import ENV_SECRETS, SweepFolder, secrets_of
 from scalewise.supervisor import CellFailed
 from scalewise.sweep.auto import (
@@ -76,7 +75,8 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
     typed: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
-    executor = LocalExecutor.of({key: value for key, value in typed.items() if key != "_target_"})
+    options = {key: value for key, value in typed.items() if key != "_target_"}
+    executor = LocalExecutor.of(options)
     runtime = HydraConfig.get().runtime
     written = written_keys(GlobalHydra.instance().config_loader(), runtime)
     plain = wrapped(resolve(composed, runtime.choices), executor.config.wrap)
@@ -143,12 +143,14 @@ def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
     for asked in (one.cell.sweep for one in requests):
         mode = asked.mode or known_mode(asked.objective)
         if direction in ("minimize", "maximize") and mode is not None and direction[:3] != mode:
-            more = "smaller" if mode == "min" else "larger"
-            what = f"sweep.objective={asked.objective}, which is better the {more} it is"
+            what = f"sweep.objective={asked.objective}, which is better the {_MORE[mode]} it is"
             raise ConfigError(
                 f"hydra.sweeper.direction: found {direction} with {what}; allowed: {mode}imize, or "
                 f"sweep.mode={direction[:3]}"
             )
+
+
+_MORE = {"min": "smaller", "max": "larger"}
 
 
 def _folder_of(master: DictConfig) -> Path:
@@ -180,14 +182,6 @@ def _run(
             if cell.request.cell.script and not sweep.is_done(cell.planned):
                 raise ConfigError(str(mismatch)) from None
     remarks = [*lines, *filter(None, [folded(requests)])]
-    own = {cell.planned.cell_id for cell in cells}
-    known = [] if cells[0].request.cell.sweep.resume is None else sweep.load_plan().cells
-    left = sum(one.cell_id not in own and not sweep.is_done(one) for one in known)
-    if left and not undecided_requests(requests):  # whose second stage is known later
-        remarks.append(
-            f"left     {left} {plural(left, 'cell')} without a result from an earlier command: "
-            f"type that again with sweep.resume={from_here(folder)}"
-        )
     remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models())
     if any(one.cell.sweep.dry_run for one in requests):
         later = describe_later(requests)

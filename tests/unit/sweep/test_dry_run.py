@@ -1,7 +1,7 @@
 """Planning: what Hydra would compose, in a fraction of its time, and what a folder already has."""
 
+import dataclasses
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -99,7 +99,8 @@ def begun(tmp_path: Path) -> Begun:
     """Two configurations, three repeats: of the six cells two are done and one has failed."""
     cells = plan([asked("repeats=3", f"seed={s}") for s in (1, 2)], 0)
     folder = plan_sweep(tmp_path / "sweep", [])
-    folder.save_plan(replace(folder.load_plan(), cells=tuple(cell.planned for cell in cells)))
+    before = folder.load_plan()
+    folder.save_plan(type(before)(before.created_at, (), 0, tuple(cell.planned for cell in cells)))
     for cell in cells[:2]:
         finish(folder, cell.planned, steps=100)
     RecordedCell(folder.cell(cells[2].planned.name), steps=20).fail()
@@ -203,7 +204,7 @@ def test_results_of_other_code_or_devices_are_not_mixed_silently(begun: Begun) -
         "code: scalewise's sources unknown there, 0000000000 here (in 2 cells)"
     ]
     cell = folder.cell(cells[0].planned.name)
-    cell.save_provenance(replace(cell.load_provenance(), protocol=PROTOCOL - 1))
+    cell.save_provenance(dataclasses.replace(cell.load_provenance(), protocol=PROTOCOL - 1))
     assert differing(folder, kept, {}, set()) == [
         f"protocol of timing: {PROTOCOL - 1} there, {PROTOCOL} here (in 1 cell)"
     ]
@@ -234,10 +235,12 @@ def elsewhere(tmp_path: Path) -> SweepFolder:
     cells = twice("seed=1") + twice("seed=2")
     sweep = plan_sweep(tmp_path / "sweep", [])
     planned = tuple(cell.planned for cell in cells)
-    sweep.save_plan(replace(sweep.load_plan(), cells=planned))
+    sweep.save_plan(dataclasses.replace(sweep.load_plan(), cells=planned))
     for one in planned:
         done = finish(sweep, one)
-        done.save_provenance(replace(done.load_provenance(), code=running_code(Path.cwd())))
+        done.save_provenance(
+            dataclasses.replace(done.load_provenance(), code=running_code(Path.cwd()))
+        )
     return sweep
 
 
@@ -275,7 +278,7 @@ def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
     """Typed in a repository of the user's own, a resumed sweep was refused for its commit."""
     for _, cell in elsewhere.cells():
         ours = {"commit": "scalewise's", SOURCE_SHA256: "0" * 64}
-        cell.save_provenance(replace(cell.load_provenance(), code=ours))
+        cell.save_provenance(dataclasses.replace(cell.load_provenance(), code=ours))
     monkeypatch.setattr(identity, "scalewise_version", lambda: {SOURCE_SHA256: "0" * 64})
     assert refuse_mixing(elsewhere, twice("seed=3"), (), {THERE}) == []
     monkeypatch.setattr(identity, "scalewise_version", lambda: {SOURCE_SHA256: "1" * 64})
@@ -297,7 +300,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trained_with_own(cell: CellFolder) -> None:
     code = running_code(Path.cwd(), ["brought_on_path.Net"])
-    cell.save_provenance(replace(cell.load_provenance(), code=code))
+    cell.save_provenance(dataclasses.replace(cell.load_provenance(), code=code))
 
 
 def test_results_of_other_own_code_are_not_mixed_silently(
@@ -322,7 +325,7 @@ def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
     """With nothing to run nothing is mixed, and "was done before" told of no change."""
     own = asked("repeats=2", *OWN)
     # Under the names of those that are done.
-    cells = [replace(cell, request=own) for cell in twice("seed=1")]
+    cells = [dataclasses.replace(cell, request=own) for cell in twice("seed=1")]
     for cell in cells:
         trained_with_own(elsewhere.cell(cell.planned.name))
 

@@ -40,8 +40,7 @@ def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
     assert pair.speedup.value == pytest.approx(expected, rel=1e-4)
     assert pair.efficiency.value == pytest.approx(expected / 2, rel=1e-4)
     assert pair.speedup.interval.low < expected < pair.speedup.interval.high
-    assert pair.verdict == "pays"
-    assert pair.seed_label == "beneficial"
+    assert (pair.verdict, pair.seed_label) == ("pays", "beneficial")
     assert (pair.single.device_words, pair.multi.device_words) == ("one device", "2 devices")
     assert pair.speedup.p_value < 0.001
     assert (pair.speedup.paired, pair.speedup.n) == (True, (5, 5))

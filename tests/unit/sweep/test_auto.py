@@ -65,8 +65,7 @@ def test_stage_one_is_short_runs_of_every_candidate(auto: Request) -> None:
     assert set(probes) == {"single", "ddp"}
     for cell in probes.values():
         assert (cell.max_steps, cell.warmup_steps, cell.repeats) == (60, 20, 3)
-        assert cell.validation == "never"
-        assert cell.sweep.objective == "global_samples_per_s"
+        assert (cell.validation, cell.sweep.objective) == ("never", "global_samples_per_s")
     assert (probes["single"].strategy.devices, probes["ddp"].strategy.devices) == (1, 2)
     cells = plan(first[:-1], 0)
     assert len({cell.planned.config_id for cell in cells}) == 2

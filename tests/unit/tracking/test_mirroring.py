@@ -143,8 +143,7 @@ def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
     ]
     for name in ("alpha", "beta"):
         states = bench.states(name)
-        assert states["trackio"].status == "synced"
-        assert states["wandb"].status == "failed"
+        assert (states["trackio"].status, states["wandb"].status) == ("synced", "failed")
         assert states["wandb"].problem == f"OSError: cannot {call}"
 
 
@@ -180,8 +179,7 @@ def test_a_tracker_that_hangs_is_left_behind(bench: Bench) -> None:
     assert time.monotonic() - began < 5
     assert bench.said == ["wandb: did not take everything within 1 s"]
     states = bench.states("alpha")
-    assert states["trackio"].status == "synced"
-    assert states["wandb"].status == "incomplete"
+    assert (states["trackio"].status, states["wandb"].status) == ("synced", "incomplete")
     never.set()
 
 
@@ -285,8 +283,7 @@ def test_a_cell_that_never_ended_is_incomplete(bench: Bench) -> None:
     cell.close()
     assert bench.finish() == 1
     for state in bench.states("alpha").values():
-        assert state.status == "incomplete"
-        assert state.handed_over == state.read_back
+        assert (state.status, state.handed_over) == ("incomplete", state.read_back)
         assert state.problem == "the cell had not ended when the mirror did"
 
 

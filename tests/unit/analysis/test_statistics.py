@@ -102,8 +102,7 @@ def test_rounds_that_both_sides_have_are_paired() -> None:
 
 
 def test_several_intervals_share_one_error() -> None:
-    assert bonferroni(1) == pytest.approx(0.95)
-    assert bonferroni(5) == pytest.approx(0.99)
+    assert (bonferroni(1), bonferroni(5)) == (pytest.approx(0.95), pytest.approx(0.99))
     assert bonferroni(0) == pytest.approx(0.95), "nothing to compare with"
 
 

@@ -141,5 +141,4 @@ def test_only_of_memory_that_ran_out_is_it_said(
     ],
 )
 def test_whoever_says_it_memory_that_ran_out_is_told_apart(error: Exception) -> None:
-    assert failure_kind(error) == "oom"
-    assert failure_kind(RuntimeError("memory")) == "exception"
+    assert (failure_kind(error), failure_kind(RuntimeError("memory"))) == ("oom", "exception")

@@ -289,8 +289,7 @@ def test_monitor_records_a_script_of_ones_own(
 
 
 def _check_monitored(cell: CellRecords, ranks: int) -> None:
-    assert cell.state == "done"
-    assert cell.problems == ()
+    assert (cell.state, cell.problems) == ("done", ())
     assert (cell.result.world_size, cell.result.per_device_batch_size) == (ranks, 10)
     assert cell.provenance is not None
     steps = 24 // ranks

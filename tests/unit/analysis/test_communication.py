@@ -21,6 +21,7 @@ from scalewise.analysis.communication import (
 from scalewise.analysis.run import measure_mfu
 from scalewise.records import (
     STEP_DTYPE,
+    CommunicationRecord,
     DeviceFacts,
     DeviceInfo,
     DoctorReport,
@@ -44,8 +45,7 @@ def window(**changes: float) -> ProfiledWindow:
 
 
 def test_the_curve_meets_its_points_and_keeps_its_ends() -> None:
-    assert CURVE.ms(1_000_000) == pytest.approx(0.05)
-    assert CURVE.ms(1) == 0.02
+    assert (CURVE.ms(1_000_000), CURVE.ms(1)) == (pytest.approx(0.05), 0.02)
     # Above the largest size its bandwidth stays.
     assert CURVE.ms(200_000_000) == pytest.approx(1.0)
     # Between two sizes it is a straight line in logarithms.
@@ -118,6 +118,9 @@ def test_the_expected_time_is_that_of_all_buckets_at_the_doctors_rate(
     assert (found.gradient_bytes, found.buckets) == (4_000_000, 4), "of rank 0"
     assert found.expected_ms == pytest.approx(4 * CURVE.ms(1_000_000))
     assert found.doctor_bus_gb_s == pytest.approx(CURVE.bus_gb_s(1_000_000))
+    sent = [{"communication": CommunicationRecord("gradients", 1.0, 2e6 + n)} for n in (0, 2)]
+    config = replace(config, runs=(with_ranks(config.runs[0], *sent),))
+    assert measure_communication(config, None, None).payload_bytes == 2e6 + 1, "compressed"
 
 
 # MFU: known FLOPs and times in, known shares out; a peak that is not known has its reason.
@@ -161,8 +164,7 @@ def test_the_measured_gemm_of_the_same_devices_is_a_peak_too(tmp_path: Path) -> 
     first, second = (rank.device for rank in run.cell.result.ranks)
     found = measure_mfu(run, doctor((second, 3.0), (first, 1.0)))
     (figure,) = found.figures
-    assert figure.against == "measured GEMM"
-    assert figure.peak_tflops == pytest.approx(2.0)
+    assert (figure.against, figure.peak_tflops) == ("measured GEMM", pytest.approx(2.0))
     assert "no hardware profile" in found.missing["data sheet"]
 
 

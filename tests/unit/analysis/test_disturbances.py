@@ -70,8 +70,7 @@ def test_a_stall_of_all_ranks_is_found_also_where_they_are_a_step_apart() -> Non
     both = [steps(0, {10: 500, 16: 500}), steps(1, {3: 500, 15: 500}, begin_s=START + 0.03)]
     (stall,) = common_stalls(both)
     # From when the later one stalls again, in its step 16, to when the earlier one goes on.
-    assert stall.begin_s == pytest.approx(2.0)
-    assert stall.length_ms == pytest.approx(430, abs=1)
+    assert (stall.begin_s, stall.length_ms) == (pytest.approx(2.0), pytest.approx(430, abs=1))
     assert (stall.median_step_ms, stall.in_warmup) == (STEP_MS, False)
 
 

@@ -34,12 +34,9 @@ def test_a_sound_cell_has_everything_and_no_problem(tmp_path: Path) -> None:
     assert (sweep.archive, sweep.home) == (None, tmp_path)
     assert load_sweep(packed).home == tmp_path / "a"
     cell = sweep.cells[0]
-    assert cell.state == "done"
-    assert cell.problems == ()
-    assert [s.rank for s in cell.steps] == [0, 1]
-    assert len(cell.shards) == 2
-    assert cell.devices[0].source == "nvml"
-    assert cell.metrics[0][-1].step == 60
+    assert (cell.state, cell.problems) == ("done", ())
+    assert ([s.rank for s in cell.steps], len(cell.shards)) == ([0, 1], 2)
+    assert (cell.devices[0].source, cell.metrics[0][-1].step) == ("nvml", 60)
 
 
 def test_states_come_from_the_records(tmp_path: Path) -> None:

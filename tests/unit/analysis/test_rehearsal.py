@@ -210,6 +210,8 @@ def test_rounds_with_its_single_device_are_added_until_no_more_would_tell(
     (group,) = played(tmp_path, *specs, ranks=ranks).repeats
     assert [member.devices for member in group.members] == [1, 1]
     assert (group.runs, group.because, group.wanted) == (len(factors), because, wanted)
+    alone = played(tmp_path / "alone", *repeats(play, factors), ranks=ranks)
+    assert alone.repeats == (), "its single device has not run"
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -40,8 +40,7 @@ def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
     assert pair.speedup.value == pytest.approx(expected, rel=1e-4)
     assert pair.efficiency.value == pytest.approx(expected / 2, rel=1e-4)
     assert pair.speedup.interval.low < expected < pair.speedup.interval.high
-    assert pair.verdict == "pays"
-    assert pair.seed_label == "beneficial"
+    assert (pair.verdict, pair.seed_label) == ("pays", "beneficial")
     assert (pair.single.device_words, pair.multi.device_words) == ("one device", "2 devices")
     assert pair.speedup.p_value < 0.001
     assert (pair.speedup.paired, pair.speedup.n) == (True, (5, 5))
@@ -268,8 +267,7 @@ def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
 ) -> None:
     singles = [monitored(Spec(), batch) for batch in (64, 32)]
     (pair,) = analysed(tmp_path, *singles, monitored(DDP, 32)).pairs
-    assert pair.single.identity["batch"] == "32"
-    assert pair.multi.identity["scaling"] == "weak"
+    assert (pair.single.identity["batch"], pair.multi.identity["scaling"]) == ("32", "weak")
 
 
 FASTER_THAN_LINEAR = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
@@ -346,7 +344,6 @@ def test_what_a_crowd_could_have_made_is_undecided(
     specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(multi, STEADY)]
     crowd(write_sweep(tmp_path, specs), *cells)
     (pair,) = analyse(load_sweep(tmp_path)).pairs
-    assert pair.verdict == verdict
-    assert [one.code for one in pair.remarks] == doubts
+    assert (pair.verdict, [one.code for one in pair.remarks]) == (verdict, doubts)
     assert all(float(one.figures["quiet"]) > 0 for one in pair.remarks)
     assert (pair.final.reason == "") == (verdict == "undecided")

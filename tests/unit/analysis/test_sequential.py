@@ -117,8 +117,7 @@ def test_more_runs_than_anybody_waits_for_are_not_counted() -> None:
 def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -> None:
     ratio = estimate_ratio(by_round(of_scatter(1.15, 0.047, 3)), by_round([100.0] * 3))
     judgement = judge(ratio, 2, round_s=round_s)
-    assert judgement.verdict == "undecided"
-    assert judgement.more == said
+    assert (judgement.verdict, judgement.more) == ("undecided", said)
     assert judgement.reason.endswith(f"; add repeats: {said}")
 
 

@@ -81,8 +81,7 @@ def test_ratio_interval_is_welch_on_logs() -> None:
 
 def test_ratio_of_identical_runs_is_certain_but_never_invented() -> None:
     ratio = statistics.estimate_ratio([2.0, 2.0], [1.0, 1.0])
-    assert ratio.interval == statistics.Interval(2.0, 2.0)
-    assert ratio.p_value == 0.0
+    assert (ratio.interval, ratio.p_value) == (statistics.Interval(2.0, 2.0), 0.0)
     assert statistics.estimate_ratio([2.0, 2.0], [2.0, 2.0]).p_value == 1.0
 
 
@@ -103,8 +102,7 @@ def test_rounds_that_both_sides_have_are_paired() -> None:
 
 
 def test_several_intervals_share_one_error() -> None:
-    assert bonferroni(1) == pytest.approx(0.95)
-    assert bonferroni(5) == pytest.approx(0.99)
+    assert (bonferroni(1), bonferroni(5)) == (pytest.approx(0.95), pytest.approx(0.99))
     assert bonferroni(0) == pytest.approx(0.95), "nothing to compare with"
 
 

@@ -183,13 +183,14 @@ def test_a_folder_of_somebody_else_is_no_program(
     folder = recorded(tmp_path / "sweep", *command)
     assert main(["resume", str(folder)]) == Exit.DONE
     capsys.readouterr()
-    plan = SweepFolder(folder).load_plan()
+    plan, key = SweepFolder(folder).load_plan(), tmp_path / "state" / "scalewise" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600
     if change == "moved":
         folder = folder.rename(tmp_path / "elsewhere")
     elif change == "writable":
         folder.chmod(0o777)
     elif change == "other user":
-        (tmp_path / "state" / "scalewise" / "key").write_bytes(b"x" * 32)
+        key.write_bytes(b"x" * 32)
     elif change == "no seal":
         SweepFolder(folder).save_plan(dataclasses.replace(plan, seal=None))
     else:

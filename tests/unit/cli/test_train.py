@@ -62,8 +62,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     typed: str, message: str, train: Train, tmp_path: Path
 ) -> None:
     status, errors = train(*shlex.split(typed))
-    assert status == 2
-    assert errors.count("\n") == 1
+    assert (status, errors.count("\n")) == (2, 1)
     assert errors.startswith(f"error: {message}")
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
     assert not (tmp_path / "nowhere").exists()

@@ -110,8 +110,7 @@ def test_every_form_of_an_algorithm_list_is_legal_and_a_bare_tree_is_warned_of(
 
 def test_the_backend_follows_the_device() -> None:
     config = DdpConfig("ddp", "ddp")
-    assert config.backend_for("cuda") == "nccl"
-    assert config.backend_for("cpu") == "gloo"
+    assert (config.backend_for("cuda"), config.backend_for("cpu")) == ("nccl", "gloo")
     with pytest.raises(ValueError, match=r"strategy\.backend: found nccl on a CPU host"):
         DdpConfig("ddp", "ddp", backend="nccl").backend_for("cpu")
     assert DdpConfig("ddp", "ddp", backend="nccl").backend_for("cuda") == "nccl"

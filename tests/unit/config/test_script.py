@@ -20,8 +20,7 @@ from scalewise.config import ConfigError, ScriptConfig
 )
 def test_a_command_keeps_its_words(command: str, words: list[str], name: str) -> None:
     script = ScriptConfig(command)
-    assert script.words == words
-    assert script.name == name
+    assert (script.words, script.name) == (words, name)
 
 
 @pytest.mark.parametrize(

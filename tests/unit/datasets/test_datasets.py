@@ -177,6 +177,7 @@ class TestTokens:
         path = tmp_path / "text"
         path.write_bytes(bytes(range(200)))
         data = TextFile(str(path), sequence_length=4, validation_fraction=0.25)
+        assert data.describe()["vocabulary_size"] == 256
         train, validation = (torch.cat(everything(p)) for p in (data.train, data.validation))
         assert train.max() < validation.min()
 

@@ -197,6 +197,7 @@ HEALTHY: Mapping[str, Change] = {
     "PIX at its rate": _all(
         _link("PIX", "ok"), _ranks(0, pairs=(_pair(50),), collectives=(_all_reduce(40),))
     ),
+    "a path of no known rate": _all(_link("PIX", "ok"), _ranks(0, pcie=None)),
     "variable without a path": _all(_host(environment=_P2P_OFF), _link("SYS", "ok")),
     "peers within 5 %": _slower(1.05, "fp32", "bf16", "fp8"),
     "one of three precisions": _slower(1.2, "fp8"),

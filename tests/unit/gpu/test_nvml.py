@@ -34,10 +34,8 @@ def test_the_core_group_reads_every_value_in_its_unit(fake_nvml: FakeNvml) -> No
     assert (second.name, second.uuid, second.cores) == ("NVIDIA H200", gpu_uuid(1), (2, 3))
     assert [slot.cores for slot in gpu_slots((first, second), (1, 2, 3))] == [(1,), (2, 3)]
     assert (second.memory_total_mib, second.power_limit_w) == (143_771, 700)
-    assert sample.utilization_percent == 89
-    assert sample.memory_used_mib == 11_264
-    assert sample.power_w == 600
-    assert sample.temperature_c == 61
+    assert (sample.utilization_percent, sample.memory_used_mib) == (89, 11_264)
+    assert (sample.power_w, sample.temperature_c) == (600, 61)
     assert (sample.sm_clock_mhz, sample.memory_clock_mhz) == (1980, 3201)
     assert sample.throttle_reasons == ("power cap",)
     assert sample.energy_j is None, "3.5 ms a call: not in the core group"
@@ -125,10 +123,8 @@ def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: FakeNvml) -> None
     with open_nvml() as nvml:
         a, b, c, d = nvml.devices()
         assert nvml.link(a, b) == nvml.link(b, a) == "NV4"
-        assert nvml.link(a, c) == "PHB"
-        assert nvml.link(b, c) == "PIX"
-        assert nvml.link(a, d) == "SYS"
-        assert nvml.peer_access(a, b) == "ok"
+        assert (nvml.link(a, c), nvml.link(b, c)) == ("PHB", "PIX")
+        assert (nvml.link(a, d), nvml.peer_access(a, b)) == ("SYS", "ok")
         assert nvml.peer_access(a, c) == "disabled by a driver setting"
 
 

@@ -27,8 +27,7 @@ def test_fused_streams_are_what_numpy_interpolates(dtype: str) -> None:
     data = SensorStreams([5, 12, 1], [7, 3, 2], targets=9, samples=4, dtype=dtype)
     streams, times, targets = data.train.__getitems__([2, 0, 3])
     fused = Fusion()((streams, times, targets))
-    assert fused.shape == (3, 9, 12)
-    assert fused.dtype == streams[0].dtype
+    assert (fused.shape, fused.dtype) == ((3, 9, 12), streams[0].dtype)
     expected = [plain_interpolation(s, t, targets) for s, t in zip(streams, times, strict=True)]
     torch.testing.assert_close(fused, torch.cat(expected, dim=-1))
 

@@ -58,13 +58,11 @@ def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
     folder.save_provenance(provenance)
     folder.save_tracking(tracking)
     folder.save_config({"a": 1, "text": "ü, = '\" \n", "list": (1, None)})
-    assert folder.load_result() == RESULT
-    assert folder.load_rank(0) == SUMMARY
+    assert (folder.load_result(), folder.load_rank(0)) == (RESULT, SUMMARY)
     assert folder.load_rank_error(1) == error
     assert folder.load_rank_error(0) is None
     assert list(folder.attempts()) == [ATTEMPT]
-    assert folder.load_provenance() == provenance
-    assert folder.load_tracking() == tracking
+    assert (folder.load_provenance(), folder.load_tracking()) == (provenance, tracking)
     assert folder.load_config() == {"a": 1, "text": "ü, = '\" \n", "list": [1, None]}
 
 

@@ -164,8 +164,7 @@ def test_a_copy_beside_a_record_is_no_record(tmp_path: Path) -> None:
     cell.save_attempt(attempt)
     for name in ("notes.json", "2 (copy).json", "02.json", "\N{SUPERSCRIPT TWO}.json", ".json"):
         (tmp_path / "attempts" / name).write_text("mine")
-    assert list(cell.attempts()) == [attempt]
-    assert cell.next_attempt_number() == 3
+    assert (list(cell.attempts()), cell.next_attempt_number()) == ([attempt], 3)
     for folder, suffix in (("steps", "bin"), ("metrics", "jsonl")):
         (tmp_path / folder).mkdir()
         for rank in ("10", "9", "x", "0 (copy)", "09", ""):

@@ -49,8 +49,8 @@ def test_words_of_a_command(word: str, kept: str) -> None:
 
 
 def test_options_of_a_script_of_ones_own() -> None:
-    words = ["fit.py", "--api-key", "abc", "--hub-token=def", "--epochs", "3"]
-    kept = ("fit.py", "--api-key", REDACTED, f"--hub-token={REDACTED}", "--epochs", "3")
+    words = ["fit.py", "token", "2", "--api-key", "abc", "--hub-token=def", "--steps", "3"]
+    kept = ("fit.py", "token", "2", "--api-key", REDACTED, f"--hub-token={REDACTED}", *words[-2:])
     assert redacted_words(words) == kept
     config = {"script": {"command": " ".join(words)}}
     assert redacted(config) == {"script": {"command": " ".join(kept)}}

@@ -47,8 +47,7 @@ def test_nested_data_is_built_and_comes_back_the_same() -> None:
     car = build(Car, FULL)
     assert car.engine == Engine(4, 2.0)
     assert isinstance(car.engine.litres, float)
-    assert car.tags == ("x", "y")
-    assert car.manual == Path("doc.pdf")
+    assert (car.tags, car.manual) == (("x", "y"), Path("doc.pdf"))
     assert build(Car, to_plain(car)) == car
     # Text may hold bytes that are none.
     assert build(Car, {**FULL, "name": "a\udcff", "extras": {"\udcff": 1}}).name == "a\udcff"

@@ -133,7 +133,8 @@ def test_three_changes_at_most_the_one_that_wins_most_first(tmp_path: Path) -> N
     write_sweep(tmp_path, [spec for one in (
         Spec(), faster("compile", 1.5), faster("cudagraph", 1.2), precise, DDP
     ) for spec in repeats(one)])  # fmt: skip
-    _, _, below = blocks(advised(tmp_path)[0])
+    lead, _, below = blocks(advised(tmp_path, None)[0])
+    assert lead.lines[1].text == "A sample costs 1.77x that on one device.", "on the fastest"
     found = [text for text in below if text[:1].isdigit()]
     whats = ("precision=bf16-mixed", "2 devices, ddp", "execution=compile")
     assert all(what in text for text, what in zip(found, whats, strict=True))

@@ -64,8 +64,7 @@ def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Pa
     done = train(tmp_path, str(tmp_path / "theirs"))
     first, second = done.stdout.splitlines()
     theirs = tmp_path / "theirs" / "sitecustomize.py"
-    assert first == f"__main__ loaded 3 {tmp_path} {theirs}"
-    assert second == "[]"
+    assert (first, second) == (f"__main__ loaded 3 {tmp_path} {theirs}", "[]")
 
 
 def test_one_that_only_ever_goes_backward_is_ended_and_none_that_steps(tmp_path: Path) -> None:

@@ -65,12 +65,10 @@ def test_stage_one_is_short_runs_of_every_candidate(auto: Request) -> None:
     assert set(probes) == {"single", "ddp"}
     for cell in probes.values():
         assert (cell.max_steps, cell.warmup_steps, cell.repeats) == (60, 20, 3)
-        assert cell.validation == "never"
-        assert cell.sweep.objective == "global_samples_per_s"
+        assert (cell.validation, cell.sweep.objective) == ("never", "global_samples_per_s")
     assert (probes["single"].strategy.devices, probes["ddp"].strategy.devices) == (1, 2)
     cells = plan(first[:-1], 0)
-    assert len({cell.planned.config_id for cell in cells}) == 2
-    assert len(cells) == 6
+    assert (len({cell.planned.config_id for cell in cells}), len(cells)) == (2, 6)
 
 
 @pytest.mark.parametrize(("ddp_ms", "trained"), [(0.6, "ddp"), (40.0, "single")])
@@ -88,8 +86,7 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
     typed = asked(f"strategy={trained}", *devices, "repeats=2")
     assert chosen.config_id == typed.config_id
     assert [cell.planned.repeat for cell in plan([chosen], 0)] == [0, 1]
-    assert len(evidence.lines()) == 3
-    assert evidence.chosen == trained
+    assert (len(evidence.lines()), evidence.chosen) == (3, trained)
     save_record(tmp_path, evidence)
     assert find_record(tmp_path, StrategyDecision) == evidence
 

@@ -174,8 +174,7 @@ def test_rerun_selects_failed_cells_or_those_whose_name_fits(begun: Begun) -> No
     assert everything.rerun_ids == {c.planned.cell_id for c in cells[:2]}
     assert len(everything.cells) == 6
     one = select(cells, folder, cells[0].planned.name)
-    assert one.rerun_ids == {cells[0].planned.cell_id}
-    assert len(one.cells) == 2
+    assert (one.rerun_ids, len(one.cells)) == ({cells[0].planned.cell_id}, 2)
     with pytest.raises(ConfigError, match="fits none of the 6 cells"):
         select(cells, folder, "nonesuch-*")
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import pytest
 
 from fakes.recorded import rank_summary
+from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.requests import asked
 from fakes.settings import SETTINGS, SLOT, job_in
 from scalewise.config.errors import failure_kind
@@ -46,6 +47,10 @@ def test_the_objective_is_of_all_ranks_and_one_that_was_not_measured_is_said_onc
     assert (objective, "'f1'" in ending.message) == (None, True)
     ending, _, _ = measure_objective(folder, "id", "f1", was_reported=True)
     assert ending.message == ""
+    done = plan_sweep(tmp_path / "steps", ["done"]).cell("done")
+    RecordedCell(done, steps=100).succeed()
+    _, *both = measure_objective(done, "id-done", "global_samples_per_s", was_reported=True)
+    assert both == [pytest.approx(320.0)] * 2
 
 
 @pytest.mark.parametrize("objective", ["train_loss", "f1", "global_samples_per_s"])
@@ -139,5 +144,4 @@ def test_only_of_memory_that_ran_out_is_it_said(
     ],
 )
 def test_whoever_says_it_memory_that_ran_out_is_told_apart(error: Exception) -> None:
-    assert failure_kind(error) == "oom"
-    assert failure_kind(RuntimeError("memory")) == "exception"
+    assert (failure_kind(error), failure_kind(RuntimeError("memory"))) == ("oom", "exception")

@@ -188,8 +188,7 @@ def test_what_nobody_asked_for_has_a_budget() -> None:
         assert cell.plain["sweep"]["budget_min"] == cell.cell.sweep.budget_min
         return cell.cell.sweep.budget_min
 
-    assert budget_min() == 10
-    assert budget_min("experiment=matrix_medium") == 5
+    assert (budget_min(), budget_min("experiment=matrix_medium")) == (10, 5)
     assert budget_min("sweep.budget_min=2") == 2
     assert budget_min("repeats=auto") is None
     assert budget_min("repeats=auto", "sweep.budget_min=2") == 2

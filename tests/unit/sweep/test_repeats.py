@@ -94,8 +94,7 @@ def test_a_pair_without_time_for_its_next_rounds_stays_open_but_of_three_runs(
 ) -> None:
     folder, requests = undecided
     following = next_rounds(folder, requests, lambda needed: len(needed) < 2)
-    assert following.cells == []
-    assert following.left_open == list(following.looked_at)
+    assert (following.cells, following.left_open) == ([], list(following.looked_at))
     assert not next_rounds(folder, requests, lambda needed: len(needed) < 3).left_open
     record(lost := SweepFolder(folder.path / "lost"), cells, lost=cells[0])
     more = next_rounds(lost, requests, lambda needed: False).cells

@@ -72,6 +72,7 @@ def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_
     status = StatusReader(sweep.path).read()
     cell = status.cells[2]
     assert (cell.step, cell.total_steps, cell.devices) == (30, 120, 2)
+    assert cell.elapsed_s == pytest.approx(20.0, rel=0.2)
     assert cell.global_samples_per_s == pytest.approx(2 * 30 * 16 / 10, rel=0.05)
     assert cell.seconds_left == pytest.approx(30.0, rel=0.05)
     assert status.seconds_left == pytest.approx(30 + 10, rel=0.05)
@@ -253,6 +254,9 @@ def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew
     assert bool(cost) == (bool(anew) or first == "mend it, then")
     assert way_to_finish(sweep.path.with_suffix(".zip"), endings) == ""
     assert ("killed: " in way_to_finish(sweep.path, endings[1:])) == (cause == "signal")
+    # A script's own file is not among its code.
+    done.save_provenance(replace(done.load_provenance(), code={}, data={"script": "1 ab"}))
+    assert ("sweep.rerun=all" in way_to_finish(sweep.path, endings)) == (cause == "exception")
 
 
 def test_a_sweep_that_may_add_rounds_says_which_it_is_in(

@@ -5,13 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from fakes.recorded import RecordedCell, plan_sweep
 from scalewise.records import Alert, PlannedCell, SweepFolder, SweepPlan, TrackerState
-from scalewise.tracking import trackio
+from scalewise.tracking import answer, trackio
 from scalewise.tracking.mirror import SweepMirror, open_tracker
 from scalewise.tracking.tracker import (
     Row,
@@ -118,8 +120,7 @@ def test_all_of_a_cell_arrives(bench: Bench) -> None:
     poll(mirror)
     cell.train(20)
     cell.succeed()
-    assert bench.finish(mirror) == 0
-    assert bench.said == []
+    assert (bench.finish(mirror), bench.said) == (0, [])
     run = bench.trackers["wandb"].runs["alpha"]
     assert len(run.rows) + 1 == cell.expected_rows()
     assert run.summary.values["summary/global_samples_per_s"] == pytest.approx(320)
@@ -129,6 +130,18 @@ def test_all_of_a_cell_arrives(bench: Bench) -> None:
     assert (run.info.name, run.info.group) == (f"alpha {began}", f"{began} alpha,beta")
     assert run.info.tags == ("medium", "tabular", "ddp", "fp32", "strong scaling")
     assert not (bench.sweep.cell("beta").path / "tracking.json").exists()
+
+
+def test_a_tracker_that_does_not_take_the_answer_is_named_and_the_next_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = {"trackio": TrackerError("no server"), "wandb": OSError("it is full")}
+    info = SimpleNamespace(tracking=SimpleNamespace(trackers=tuple(faults)))
+    monkeypatch.setattr(answer, "read_answer", lambda _: (info, None))
+    monkeypatch.setattr(answer, "open_tracker", lambda name: Mock(side_effect=faults[name]))
+    assert answer.main() == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert "trackio: no server (" in first and "wandb: OSError: it is full (" in second
 
 
 @pytest.mark.parametrize("call", ["start", "metrics", "system", "finish"])
@@ -142,8 +155,7 @@ def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
     ]
     for name in ("alpha", "beta"):
         states = bench.states(name)
-        assert states["trackio"].status == "synced"
-        assert states["wandb"].status == "failed"
+        assert (states["trackio"].status, states["wandb"].status) == ("synced", "failed")
         assert states["wandb"].problem == f"OSError: cannot {call}"
 
 
@@ -179,8 +191,7 @@ def test_a_tracker_that_hangs_is_left_behind(bench: Bench) -> None:
     assert time.monotonic() - began < 5
     assert bench.said == ["wandb: did not take everything within 1 s"]
     states = bench.states("alpha")
-    assert states["trackio"].status == "synced"
-    assert states["wandb"].status == "incomplete"
+    assert (states["trackio"].status, states["wandb"].status) == ("synced", "incomplete")
     never.set()
 
 
@@ -190,12 +201,10 @@ def test_only_the_tracker_that_lacks_something_is_done_again(bench: Bench) -> No
     assert bench.finish() == 1
     bench.trackers["wandb"].fault = lambda call: None
     bench.opened.clear()
-    assert bench.finish() == 0
-    assert bench.opened == ["wandb"]
+    assert (bench.finish(), bench.opened) == (0, ["wandb"])
     assert {s.status for s in bench.states("alpha").values()} == {"synced"}
     bench.opened.clear()
-    assert bench.finish() == 0
-    assert bench.opened == []
+    assert (bench.finish(), bench.opened) == (0, [])
 
 
 def test_a_retry_is_another_run(bench: Bench) -> None:
@@ -284,8 +293,7 @@ def test_a_cell_that_never_ended_is_incomplete(bench: Bench) -> None:
     cell.close()
     assert bench.finish() == 1
     for state in bench.states("alpha").values():
-        assert state.status == "incomplete"
-        assert state.handed_over == state.read_back
+        assert (state.status, state.handed_over) == ("incomplete", state.read_back)
         assert state.problem == "the cell had not ended when the mirror did"
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import pytorch_lightning as pl
@@ -137,6 +138,18 @@ def test_validation_comes_where_it_is_asked_for_and_there_is_a_set(
 def test_a_run_without_a_batch_says_that_nothing_was_trained(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^dataset: no batch came from tabular, so nothing"):
         train_alone(tmp_path, "max_steps=2", "warmup_steps=1", "trainer.limit_train_batches=0")
+
+
+@pytest.mark.parametrize(("strategy", "seeds"), [("ddp", [3, 4]), ("pipeline", [3, 3])])
+def test_replicas_have_masks_of_their_own_and_stages_of_one_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, seeds: list[int]
+) -> None:
+    monkeypatch.setattr(experiment, "_join_process_group", Mock(side_effect=InterruptedError))
+    cell = composed_cell(f"strategy={strategy}", "strategy.devices=2", "seed=3")
+    for rank in range(2):
+        with pytest.raises(InterruptedError):
+            experiment.run(cell, CellFolder(tmp_path), RankContext(rank, rank, 2, CPU.device))
+        assert torch.initial_seed() == seeds[rank]
 
 
 @pytest.mark.parametrize(

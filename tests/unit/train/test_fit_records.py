@@ -72,8 +72,9 @@ def test_the_rank_that_speaks_first_is_the_culprit(tmp_path: Path) -> None:
 
 
 def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
-    records = begun(tmp_path)
-    with closing(HeartbeatWriter(CellFolder(tmp_path / "mine").heartbeat_path(0))) as heartbeat:
+    records, folder = begun(tmp_path), CellFolder(tmp_path / "mine")
+    assert folder.load_running().number == 1
+    with closing(HeartbeatWriter(folder.heartbeat_path(0))) as heartbeat:
         heartbeat.beat(40, 320)
     assert read(tmp_path).state == "running"
     assert read(tmp_path).ending.message.endswith("; last seen after 40 steps")

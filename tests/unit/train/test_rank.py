@@ -59,8 +59,7 @@ def test_a_foreign_launch_is_recognised(
 def test_peer_to_peer_switched_off_is_emulation_only_where_there_are_peers() -> None:
     off = {"NCCL_P2P_DISABLE": "1"}
     assert emulations(off, {"0-1": "NV18"}) == ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
-    assert emulations(off, {"0-1": "PHB"}) == ()
-    assert emulations({}, {"0-1": "NV18"}) == ()
+    assert (emulations(off, {"0-1": "PHB"}), emulations({}, {"0-1": "NV18"})) == ((), ())
 
 
 def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
@@ -132,8 +131,7 @@ def test_a_rank_records_the_interrupt_and_where_it_was_raised(
     monkeypatch.setattr(worker.os, "write", lambda descriptor, text: len(text))
     status = worker._report(CellFolder(tmp_path), 0, ended_by_trainer(KeyboardInterrupt()))
     recorded = CellFolder(tmp_path).load_rank_error(0)
-    assert status == 1
-    assert recorded.message == "KeyboardInterrupt"
+    assert (status, recorded.message) == (1, "KeyboardInterrupt")
     assert any("raise error" in line for line in recorded.last_lines)
     assert recorded.raised_at is not None and __file__ in recorded.raised_at
 

@@ -155,7 +155,7 @@ class Run:
         return torch.cat([p.detach().flatten() for p in self.module.parameters()])
 
 
-@pytest.mark.parametrize("steps_per_batch", [1, 5, 64])
+@pytest.mark.parametrize("steps_per_batch", [1, 2, 5, 64])
 def test_the_weights_and_losses_are_those_of_single_steps(
     tmp_path: Path, steps_per_batch: int
 ) -> None:
@@ -207,8 +207,7 @@ def test_a_profiler_looks_between_two_replays_and_none_is_timed(tmp_path: Path) 
 def test_max_steps_ends_amid_a_batch(tmp_path: Path, max_steps: int) -> None:
     run = Run(tmp_path, HostCapture(), max_steps=max_steps)
     assert run.trainer.global_step == run.summary.steps_completed == max_steps
-    assert run.planned == max_steps
-    assert run.summary.samples_fed == max_steps * BATCH
+    assert (run.planned, run.summary.samples_fed) == (max_steps, max_steps * BATCH)
     loop = run.trainer.fit_loop.epoch_loop
     assert ("_should_check_val_fx" in vars(loop)) == (max_steps == 10), "it cuts an epoch short"
 

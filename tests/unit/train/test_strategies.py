@@ -61,8 +61,7 @@ def test_a_batch_is_shared_in_whole_samples(
 
 def test_accumulated_batches_count_towards_the_global_batch() -> None:
     strong = composed_cell("strategy=ddp", "strategy.devices=2", "accumulate_grad_batches=4")
-    assert strong.per_device_batch_size(2) == 64
-    assert strong.global_batch_size(2) == 4 * 128
+    assert (strong.per_device_batch_size(2), strong.global_batch_size(2)) == (64, 4 * 128)
     weak = composed_cell("strategy=ddp", "strategy.devices=2", "scaling=weak")
     assert (weak.per_device_batch_size(2), weak.global_batch_size(2)) == (128, 256)
 

@@ -219,8 +219,7 @@ class Figure(Generic[Of]):
 
     def in_columns(self, row: Of) -> dict[str, Any]:
         """Its values by column; ends that bound nothing are missing."""
-        value = self.of(row)
-        found = value_in_columns(self.key, value)
+        found = value_in_columns(self.key, self.of(row))
         return {column: found.get(column) for column in self.columns}
 
 

@@ -61,8 +61,11 @@ class LostTime:
     def words(self, *, short: bool = False) -> str:
         """What the cause is called; ``short`` in a line of 80 columns."""
         cause = _CAUSES[self.cause]
-        own = (self.by_script and cause.of_script) or (self.is_weak and cause.of_weak)
-        return own or (cause.short if short else "") or cause.words
+        if self.by_script and cause.of_script:
+            return cause.of_script
+        if self.is_weak and cause.of_weak:
+            return cause.of_weak
+        return (cause.short if short else "") or cause.words
 
     @property
     def is_limit(self) -> bool:

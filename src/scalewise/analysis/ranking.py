@@ -52,8 +52,7 @@ def rank(
     or more. The intervals hold for all rows together: ``ratio_of`` takes their confidence.
     """
     first, *others = sorted(rows, key=of, reverse=True)
-    level = bonferroni(len(others))
-    ratios = [ratio_of(first, other, level) for other in others]
+    ratios = [ratio_of(first, other, bonferroni(len(others))) for other in others]
     near = [i for i, r in enumerate(ratios) if min(r.n) < VERDICT_RUNS or not r.is_above(1)]
     lead = ratios[near[0] if near else 0] if ratios else None
     return Ranking((first, *others), tuple(others[i] for i in near), lead)

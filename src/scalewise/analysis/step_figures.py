@@ -306,8 +306,7 @@ def find_first(step_ms: Floats, least: int) -> tuple[WarmUpRule, int, int]:
         return "count", least, least
     offset, first = least % BATCH, least // BATCH
     levels = _levels(step_ms[offset:])
-    errors = squared_errors(levels[first:])[:-_LAST_BATCHES]
-    later = levels[first + int(errors.argmin()) :]
+    later = levels[first + int(squared_errors(levels[first:])[:-_LAST_BATCHES].argmin()) :]
     middle, (low, high) = float(np.median(later)), np.percentile(later, _MIDDLE)
     low, high = min(low, (1 - _SAME_LEVEL) * middle), max(high, (1 + _SAME_LEVEL) * middle)
     reached = max(first, int(((levels >= low) & (levels <= high)).argmax()))

@@ -157,9 +157,10 @@ def _outside(cell: CellRecords, result: CellResult, steps: StepFigures) -> Itera
     if rate is None or rate.samples is None or rate.global_samples_per_s is None:
         return
     each, batch = rate.samples / rate.steps, result.global_batch_size
-    # The sum of what each rank fed at most: a step may have what an epoch left over.
-    most = sum(one.largest_step_samples or 0 for one in result.ranks)
-    if batch is not None and each > max(batch, most) * (1 + SAME):
+    # Few steps may have what an epoch left over: no more than the largest.
+    usual = ((one.largest_step_samples or 1, one.usual_step_samples) for one in result.ranks)
+    more = max(largest / (own or largest) for largest, own in usual)
+    if batch is not None and each > batch * more * (1 + SAME):
         yield f"{each:,.6g} samples a step, of a batch of {batch:,}"
     declared = [one.flops_per_sample for one in result.ranks if one.flops_per_sample]
     peak = max(cell.provenance.peak_tflops.values(), default=None) if cell.provenance else None

@@ -270,14 +270,14 @@ def report(
 
 
 def _tell_how_to_finish(analysis: Analysis) -> None:
-    """Of what failed or was interrupted, unless somebody runs the sweep."""
+    """What failed, was interrupted or waits, unless somebody runs the sweep."""
     from scalewise.records import SweepFolder
     from scalewise.sweep import is_held, way_to_finish
 
     sweep = analysis.sweep
-    ended = (cell.ending for cell in sweep.cells if cell.state in ("failed", "interrupted"))
-    way = way_to_finish(sweep.archive or sweep.path, ended)
-    if way and not is_held(SweepFolder(sweep.path).lock_path):
+    endings = (one.ending for one in sweep.cells if one.ending is not None)
+    way = way_to_finish(sweep.archive or sweep.path, endings)
+    if way and is_held(SweepFolder(sweep.path).lock_path) is False:
         tell(way)
 
 

@@ -31,10 +31,13 @@ def in_one_line(error: BaseException, at_most: int | None = None, with_class: bo
 
 def first_line(error: BaseException, with_class: bool = True) -> str:
     """As :func:`in_one_line`, but the first line: torch puts a page of its own calls below it."""
-    lines = str(error).strip().splitlines() or [""]
-    # A worker of a DataLoader hands on its traceback: what it raised stands in the last line.
-    in_worker = "Original Traceback (most recent call last):" in lines
-    return lines[-1] if in_worker else _called(error, lines[0], with_class)
+    said = str(error).strip()
+    if "Original Traceback (most recent call last):" in said:
+        # Of a worker of a DataLoader: what it raised stands below its last frame.
+        raised = said.rpartition("Traceback (most recent call last):")[2]
+        said = next((line for line in raised.splitlines()[1:] if line[:1].strip()), "")
+        return said if with_class else said.partition(": ")[2]
+    return _called(error, next(iter(said.splitlines()), ""), with_class)
 
 
 def _called(error: BaseException, said: str, with_class: bool) -> str:

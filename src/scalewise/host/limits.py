@@ -206,8 +206,7 @@ class CoreUseMeter:
     def _read(self) -> tuple[frozenset[int], float, float, float] | None:
         cores = frozenset(os.sched_getaffinity(0))
         try:
-            busy_s = _busy_s(self._proc, cores)
-            return cores, time.monotonic(), busy_s, _tree_s(self._proc)
+            return cores, time.monotonic(), _busy_s(self._proc, cores), _tree_s(self._proc)
         except (OSError, ValueError, IndexError) as error:
             self.missing = f"{self._proc}: {error}"
             return None

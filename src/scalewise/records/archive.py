@@ -92,8 +92,7 @@ def _check(path: Path, packed_bytes: int, entries: list[zipfile.ZipInfo]) -> Non
         )
     for entry in entries:
         inside = PurePosixPath(entry.filename)
-        kind = stat.S_IFMT(entry.external_attr >> 16)
-        plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
+        plain = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
         if inside.is_absolute() or ".." in inside.parts or not plain:
             raise RecordError(
                 f"{path}: found {entry.filename!r}; allowed: plain files inside the archive"

@@ -225,7 +225,7 @@ class RankSummary:
     largest_step_samples: int | None = None
     """Samples of the recorded step that fed most; None where none was recorded."""
     usual_step_samples: int | None = None
-    """Of more than half of the steps, else of that one: a loop may add what an epoch left over."""
+    """Of nine steps of ten, else of that one: a loop may add what an epoch left over."""
     steps_without_loss: int | None = None
     """Steps of this try whose batches gave no loss, and so no gradient: they trained nothing. None
     where a module optimizes by hand or nothing optimizes."""

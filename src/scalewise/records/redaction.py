@@ -41,8 +41,7 @@ _SHORTEST: Final = 6
 @functools.cache
 def names_secret(key: str) -> bool:
     """Whether a part of the dotted ``key`` names a secret: ``model.api_key``, ``--hub-token``."""
-    parts = key.lower().replace("-", "_").split(".")
-    return any(_NAMES.search(part) for part in parts)
+    return any(_NAMES.search(part) for part in key.lower().replace("-", "_").split("."))
 
 
 def redacted(config: Any) -> Any:
@@ -70,7 +69,8 @@ def secrets_of(config: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def look(key: str, leaf: Any) -> None:
-        if leaf == leaf != _redacted_leaf(key, leaf):  # NaN is no secret
+        is_nan = leaf != leaf  # which differs from itself, and is no secret
+        if not is_nan and _redacted_leaf(key, leaf) != leaf:
             found[key] = leaf
 
     _each_leaf(config, look)

@@ -98,9 +98,11 @@ class StepWriter:
 
     @property
     def step_samples(self) -> tuple[int, int]:
-        """Of the step that fed most, and of more than half of the steps: else of that one too."""
-        largest, ((usual, times),) = max(self._fed, default=0), self._fed.most_common(1) or [(0, 0)]
-        return largest, usual if 2 * times > self._fed.total() else largest
+        """Of the largest step, and of the usual one: the largest unless nine of ten are alike."""
+        if not self._fed:
+            return 0, 0
+        largest, (usual, times) = max(self._fed), self._fed.most_common(1)[0]
+        return largest, usual if times >= 0.9 * self.rows else largest
 
     def append_rows(self, rows: npt.NDArray[np.void]) -> None:
         """Write rows of ``STEP_DTYPE``, one element a step."""

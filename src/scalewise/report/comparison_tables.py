@@ -337,8 +337,7 @@ def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
     if winner.advantage is None or _is_tie(winner):
         return
     few = [(e, VERDICT_RUNS - n) for e in winner.rivals if (n := len(e.config.runs)) < VERDICT_RUNS]
-    more = more_runs(winner.advantage, 1)
-    yield from few or ((entry, more) for entry in winner.rivals)
+    yield from few or ((entry, more_runs(winner.advantage, 1)) for entry in winner.rivals)
 
 
 def _to_add(more: int, entry: Entry) -> str:

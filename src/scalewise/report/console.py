@@ -274,8 +274,7 @@ def _box_facts(analysis: Analysis) -> Iterator[str]:
     cores = f"{most.usable_cores} {plural(most.usable_cores, 'core')}"
     yield f"host {', '.join(hosts)}, {cores}, {most.platform.partition('-with-')[0]}"
     for versions in (_of_packages, _of_the_host):
-        told = dict.fromkeys(itertools.chain.from_iterable(map(versions, known)))
-        yield ", ".join(told)
+        yield ", ".join(dict.fromkeys(itertools.chain.from_iterable(map(versions, known))))
 
 
 def _of_packages(known: Provenance) -> Iterator[str]:

@@ -54,10 +54,13 @@ def first_failure(ranks: Ranks, folder: CellFolder) -> Ending:
         # Status 0 alone may be somebody's early os._exit(0).
         if at is None or (error is None and code == 0 and summaries[process.rank] is not None):
             continue
-        # A signal from outside; SIGABRT is a library giving up, on a peer perhaps.
-        was_killed = error is None and code < 0 and -code != signal.SIGABRT
-        said = "\n".join(last_lines(folder, process.rank)) if error is None else error.message
-        candidates.append((not was_killed, outside_cause(said) == "peer", at, process))
+        # A signal from outside; SIGABRT is a library giving up, on a peer perhaps, after pages.
+        gave_up = -code == signal.SIGABRT
+        log = _tail(folder.log_path(process.rank, "err"))
+        said = log if gave_up else "\n".join(log.splitlines()[-_LAST_LINES:])
+        was_spared = error is not None or code >= 0 or gave_up
+        misses_peer = outside_cause(said if error is None else error.message) == "peer"
+        candidates.append((was_spared, misses_peer, at, process))
     *_, at, first = min(candidates, key=lambda candidate: candidate[:3])
     error = errors[first.rank]
     if error is None:

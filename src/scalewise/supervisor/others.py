@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.records import CellFolder, Ending, load_json, load_or_none, save_json
+from scalewise.supervisor.failures import outside_cause
 from scalewise.supervisor.job import Nodes
 
 _MEET_S = 300.0
@@ -70,7 +72,7 @@ def conclude(folder: CellFolder, nodes: Nodes, own: Ending) -> Ending:
         return own
     deadline = time.monotonic() + (_LAST_S if own.outcome == "done" else _TELL_S)
     endings, silent = [own], list(range(1, nodes.count))
-    while silent and all(one.outcome == "done" for one in endings[1:]):
+    while silent and all(one.outcome == "done" or _is_no_culprit(one) for one in endings[1:]):
         if time.monotonic() >= deadline:
             break
         for index in tuple(silent):
@@ -81,13 +83,19 @@ def conclude(folder: CellFolder, nodes: Nodes, own: Ending) -> Ending:
         time.sleep(_LOOK_S)
     failed = [ending for ending in endings if ending.outcome != "done"]
     if failed:
-        # As among the ranks of one host: who was killed, then who failed first of itself. Who was
-        # merely told to stop knows nothing: SLURM ends all tasks of a job when one fails.
-        return min(failed, key=lambda one: (one.cause == "interrupted", one.cause != "signal",
-                                            one.cause == "peer", one.finished_at))  # fmt: skip
+        # As among the ranks of one host: who was killed, then who failed first of itself.
+        abort = -signal.SIGABRT
+        return min(failed, key=lambda one: (
+            one.cause == "interrupted", one.cause != "signal" or one.exit_code == abort,
+            _is_no_culprit(one), one.finished_at))  # fmt: skip
     if silent:
         return Ending("failed", "host", f"hosts {silent} of the cell did not say how it ended")
     return own
+
+
+def _is_no_culprit(ending: Ending) -> bool:
+    """A peer was gone, or it was told to stop: SLURM ends all tasks of a job when one fails."""
+    return ending.cause in ("peer", "interrupted") or outside_cause(ending.message) == "peer"
 
 
 def foreign_processes(

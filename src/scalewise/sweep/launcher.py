@@ -75,8 +75,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
     typed: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
-    options = {key: value for key, value in typed.items() if key != "_target_"}
-    executor = LocalExecutor.of(options)
+    executor = LocalExecutor.of({key: value for key, value in typed.items() if key != "_target_"})
     runtime = HydraConfig.get().runtime
     written = written_keys(GlobalHydra.instance().config_loader(), runtime)
     plain = wrapped(resolve(composed, runtime.choices), executor.config.wrap)
@@ -143,14 +142,12 @@ def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
     for asked in (one.cell.sweep for one in requests):
         mode = asked.mode or known_mode(asked.objective)
         if direction in ("minimize", "maximize") and mode is not None and direction[:3] != mode:
-            what = f"sweep.objective={asked.objective}, which is better the {_MORE[mode]} it is"
+            more = "smaller" if mode == "min" else "larger"
+            what = f"sweep.objective={asked.objective}, which is better the {more} it is"
             raise ConfigError(
                 f"hydra.sweeper.direction: found {direction} with {what}; allowed: {mode}imize, or "
                 f"sweep.mode={direction[:3]}"
             )
-
-
-_MORE = {"min": "smaller", "max": "larger"}
 
 
 def _folder_of(master: DictConfig) -> Path:

@@ -81,8 +81,7 @@ def run(
     if rank.world_size > 1:
         # Replicas start with rank 0's weights (DDP copies them) but need their own dropout masks;
         # ranks that share one replica need the same masks.
-        shard = cell.strategy.data_shard(rank.rank, rank.world_size)
-        torch.manual_seed(cell.seed + shard)
+        torch.manual_seed(cell.seed + cell.strategy.data_shard(rank.rank, rank.world_size))
     if alone.describes_host:
         note_imported(folder)
     with explained(cell, module, recorder.steps.missing), execution.stream():

@@ -121,9 +121,8 @@ class Monitor(pl.Callback):
         if self._recorder is None or self._records is None:
             return
         before = trainer.global_step
-        resumed = f"its Trainer had done {before:,} steps: the fit goes on from a checkpoint"
         if before:
-            self._recorder.steps.missing[FRESH_START] = resumed
+            self._recorder.steps.missing[FRESH_START] = f"began after {before:,} earlier steps"
         pids, here = gathered(os.getpid(), trainer.world_size), ranks_here(trainer)
         if trainer.is_global_zero:
             config = describe_fit(trainer, pl_module, self._warmup_steps, self._trackers)
@@ -134,8 +133,8 @@ class Monitor(pl.Callback):
             planned = planned_steps(trainer)
             rank_zero_info(
                 f"scalewise: records go to {from_here(self._recorder.folder.path)}; the first "
-                f"{self._warmup_steps} steps{f' of {planned - before}' if planned else ''} are "
-                f"warm-up and not timed{f'; {resumed}' if before else ''}"
+                f"{self._warmup_steps} steps{f' of {planned - before}' if planned else ''}"
+                f"{f' after {before:,} earlier ones' if before else ''} are warm-up and not timed"
             )
         if trainer.local_rank == 0 and self._sample_devices:
             self._records.sample(here, self._devices, pids, self._interval_s)

@@ -151,8 +151,7 @@ def doctor(*devices: tuple[DeviceInfo, float]) -> DoctorReport:
 
 @pytest.mark.parametrize("spec", [Spec(), DDP])
 def test_mfu_is_declared_work_over_the_peak_of_one_device(tmp_path: Path, spec: Spec) -> None:
-    run = with_data_sheet(one_run(tmp_path, spec))
-    (figure,) = measure_mfu(run).figures
+    (figure,) = measure_mfu(with_data_sheet(one_run(tmp_path, spec))).figures
     expected = FLOPS * 128 / (step_ms(spec) / 1e3) / spec.devices / 1e12
     assert figure.achieved_tflops == pytest.approx(expected, rel=1e-3)
     assert figure.share == pytest.approx(expected / 2.0, rel=1e-3)

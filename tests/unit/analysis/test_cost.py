@@ -250,8 +250,7 @@ def test_without_a_price_to_buy_nothing_is_said_of_it(tmp_path: Path) -> None:
     assert not studies(analysis)[2].blocks
     card = "NVIDIA GeForce RTX 4070 Ti SUPER"
     specs = (Spec(device_name=card), replace(DDP, device_name=card))
-    found = priced(tmp_path / "card", specs=specs)
-    (back,) = found.returns.values()
+    (back,) = priced(tmp_path / "card", specs=specs).returns.values()
     assert (back.usd, back.payback_hours) == (800, None), "bought cards have no rent"
     assert back.least_usd_per_hour is not None
     emulated = (Spec(emulated=("PCIe",)), replace(DDP, emulated=("PCIe",)))

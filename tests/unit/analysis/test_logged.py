@@ -233,8 +233,7 @@ def test_numbers_of_devices_are_compared_seed_by_seed_whichever_seeds_they_have(
     ones = [replace(Spec(), seed=s, run_factor=2.0**s) for s in (1, 2, 3, 4)]
     many = [replace(DDP, seed=s, run_factor=2.0**s) for s in (2, 3, 4)]
     ones[0] = replace(ones[0], foreign_cpu=0.3)
-    found = analyse(load_sweep(write_sweep(tmp_path, [*ones, *many])))
-    (pair,) = found.pairs
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, [*ones, *many]))).pairs
     assert (pair.speedup.paired, pair.speedup.n) == (True, (3, 3))
     assert pair.speedup.interval.high / pair.speedup.interval.low < 1.01
 

@@ -320,8 +320,7 @@ def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path
     two = replace(REAL, devices=2)
     alone = replace(SINGLE, batch_size=32, phases_ms={**SINGLE_MS, "forward": 0.5, "backward": 1.0})
     specs = [each for spec in (SINGLE, alone, two, REAL, rehearsal()) for each in repeats(spec)]
-    found = played(tmp_path, *specs)
-    (case,) = cases([("a", found)])
+    (case,) = cases([("a", played(tmp_path, *specs))])
     one, real, play, small = (
         sum(ms.values()) for ms in (SINGLE_MS, DDP.phases_ms, FASTER, alone.phases_ms)
     )

@@ -223,15 +223,14 @@ def test_runs_that_go_on_from_one_another_make_no_pair(tmp_path: Path) -> None:
         found = analyse(load_sweep(tmp_path))
         assert bool(found.pairs) is (len(set(said)) == 1)
     (refused,) = found.refused
-    assert refused.reason.startswith("runs go on from one another: of ")
+    assert refused.reason.startswith("runs begin at unlike steps: of ")
 
 
 def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:
     """Round 1 failed on several devices: three runs of each are two pairs."""
     multi = [one for one in repeats(auto(DDP), STEADY[:4]) if one.repeat != 1]
     lost = replace(auto(DDP), repeat=1, outcome="failed")
-    specs = [*repeats(auto(Spec())), lost, *multi]
-    (found,) = assessed(tmp_path, *specs)
+    (found,) = assessed(tmp_path, *repeats(auto(Spec())), lost, *multi)
     assert (found.runs, found.wanted) == (2, 3)
     (pair,) = analyse(load_sweep(tmp_path)).pairs
     assert pair.judgement.reason.startswith(

@@ -87,8 +87,7 @@ def test_files_that_nobody_recorded_are_unknown_and_not_different(
     tmp_path: Path, unknown: dict[str, Any]
 ) -> None:
     sides = [replace(s, **unknown) if s.repeat == 2 else s for s in both_sides({**WAS, **OLD_DATA})]
-    found = analyse(swept(tmp_path / "mixed", *sides))
-    (pair,) = found.pairs
+    (pair,) = analyse(swept(tmp_path / "mixed", *sides)).pairs
     assert (pair.speedup.n, pair.remarks) == ((3, 3), ())
     older = swept(tmp_path / "older", Spec(**unknown))
     assert len(compare(swept(tmp_path / "new", Spec(**WAS)), older, "gpu").matches) == 1
@@ -96,8 +95,7 @@ def test_files_that_nobody_recorded_are_unknown_and_not_different(
 
 def test_a_comparison_of_sweeps_says_which_repeats_it_leaves_out(tmp_path: Path) -> None:
     a = swept(tmp_path / "a", *edited(both_sides(WAS), 1, 2, **IS))
-    b = swept(tmp_path / "b", *both_sides(IS))
-    found = compare(a, b, "dataset")
+    found = compare(a, swept(tmp_path / "b", *both_sides(IS)), "dataset")
     assert [match.ratio.n for match in found.matches] == [(3, 2), (3, 2)]
     assert [(one.side, one.cell) for one in found.left_out] == [
         ("A", "000-large-single-r0"),

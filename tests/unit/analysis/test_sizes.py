@@ -147,8 +147,7 @@ def test_a_mean_speedup_mixes_batches_and_nothing_else(tmp_path: Path) -> None:
         for spec in (Spec(), DDP)
         for one in repeats(replace(spec, batch_size=batch, dataset=data), STEADY)
     ]
-    pairs = analysed(tmp_path, *specs).pairs
-    (mean,) = average_speedups(pairs)
+    (mean,) = average_speedups(analysed(tmp_path, *specs).pairs)
     assert mean.batches == (32, 64, 128)
     values = [p.speedup.value for p in mean.pairs]
     assert mean.speedup.value == pytest.approx(math.prod(values) ** (1 / 3))

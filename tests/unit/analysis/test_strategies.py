@@ -82,8 +82,7 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
             folder.save_result(replace(folder.load_result(), models=2))
     analysis = analyse(load_sweep(tmp_path))
     labels = {c.label: c for c in analysis.measured}
-    ceiling = labels["large task_parallel x2 (2 models)"]
-    pair = analysis.pair(ceiling)
+    pair = analysis.pair(labels["large task_parallel x2 (2 models)"])
     assert (pair.verdict, pair.loss) == ("ceiling", None)
     assert "2 independent models, not one" in analysis.reasons[pair.multi.config_id]
     assert pair.seed_label is None, "a study about training says nothing of it"

@@ -96,8 +96,7 @@ def test_other_counts_are_valid(tmp_path: Path, change: Callable[[Rank], None]) 
 def test_faster_but_learning_less_stands_in_the_verdict(
     tmp_path: Path, loss: float, says: bool
 ) -> None:
-    found = analysed(tmp_path, nothing, replace(DDP, final_loss=loss))
-    (pair,) = found.pairs
+    (pair,) = analysed(tmp_path, nothing, replace(DDP, final_loss=loss)).pairs
     assert pair.loss.learns_less is says
     assert ("learns_less" in [one.code for one in pair.remarks]) is says
 

@@ -18,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from scalewise.cli import hydra_main
 from scalewise.cli.exits import Exit, explain
 from scalewise.config import ConfigError, conf_dir, options_of
-from scalewise.records import PlannedCell, SweepFolder, SweepPlan
+from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, compose, engine
 from scalewise.sweep.resume import lock_folder
 
@@ -132,15 +132,12 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
 
 
 def test_a_folder_in_which_another_sweep_runs_or_of_a_torn_plan_is_refused(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, tmp_path: Path
 ) -> None:
     folder = SweepFolder(tmp_path / "old")
     folder.path.mkdir()
-    folder.save_plan(SweepPlan(1.0, (), 0, (PlannedCell("other", "other", "other", (), 0, 1),)))
+    folder.save_plan(SweepPlan(1.0, (), 0, ()))
     asked = (f"sweep.resume={folder.path}", "dataset.samples=400")
-    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
-    assert train(*asked, "--dry-run") == (Exit.DONE, "")
-    assert "left     1 cell without a result from an earlier command: " in out.getvalue()
     with lock_folder(folder):
         running = train(*asked)
     folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])

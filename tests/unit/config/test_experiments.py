@@ -109,7 +109,7 @@ def test_what_ends_a_line_is_written_as_an_escape_and_text_as_it_is(kind: type[E
 
 
 PAGE = "\n  CUDA error:\tmemory\nCUDA kernel errors might be reported late"
-WORKER = "Caught it\nOriginal Traceback (most recent call last):\n  File x\nOSError: no such file"
+WORKER = "Caught\nOriginal Traceback (most recent call last):\n  File x\nOSError: no such file\n x"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,7 @@ WORKER = "Caught it\nOriginal Traceback (most recent call last):\n  File x\nOSEr
         (first_line(RuntimeError(PAGE), with_class=False), "CUDA error:\tmemory"),
         (first_line(TimeoutError(" \n"), with_class=False), "TimeoutError"),
         (first_line(OSError(WORKER)), "OSError: no such file"),
+        (first_line(OSError(WORKER), with_class=False), "no such file"),
         (in_one_line(TimeoutError(" \n"), with_class=True), "TimeoutError"),
     ],
 )

@@ -260,8 +260,7 @@ def test_what_is_invalid_comes_first_in_detail(tmp_path: Path) -> None:
 
 
 def test_rows_that_share_a_reason_share_its_line(tmp_path: Path) -> None:
-    found = analysed(tmp_path, DDP, replace(DDP, model="medium"))
-    ((line,),) = blocks(found)
+    ((line,),) = blocks(analysed(tmp_path, DDP, replace(DDP, model="medium")))
     assert (line.verdict, line.subject) == ("not comparable", "large ddp x2 and 1 more")
 
 
@@ -339,8 +338,7 @@ def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool)
     asked = {"repeats": "auto", **setting}
     busy = [replace(one, foreign_cpu=0.9 if one.repeat == 1 else 0.01, config=asked)
             for one in repeats(DDP)]  # fmt: skip
-    alone = repeats(replace(Spec(), config=asked))
-    found = analysed(tmp_path, *alone, *busy)
+    found = analysed(tmp_path, *repeats(replace(Spec(), config=asked)), *busy)
     assert len(found.pairs[0].multi.set_aside) == 1
     (said,) = [text for text in answers(found).texts if "1 of your 3 runs was disturbed" in text]
     assert "run 1 more" in said

@@ -119,8 +119,7 @@ def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
 def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    after = sweep(tmp_path / "b", 2.0)
-    assert main(["compare", before, after]) == 0
+    assert main(["compare", before, sweep(tmp_path / "b", 2.0)]) == 0
     said = capsys.readouterr().out
     assert f"samples/s: A ddp x2 wins by {step_ms(Spec()) / step_ms(DDP):.2f}x" in said
     assert "what differs: code" in said

@@ -149,8 +149,7 @@ def test_names_and_messages_are_text_in_every_form(
     page = text_of(files, "report.md") + text_of(files, "details.md")
     assert "\x1b" not in screen + page + text_of(files, "results.csv")
     assert "\\x1b[31m" in screen and "=HYPERLINK(" in screen
-    fenced = re.compile(r"^(`{3,})text\n.*?^\1$", re.M | re.S)
-    prose = fenced.sub("", page)
+    prose = re.compile(r"^(`{3,})text\n.*?^\1$", re.M | re.S).sub("", page)
     assert "\\x1b" in prose
     for markup in ("<script>", "](javascript:", "```", "$x", "|b|"):
         assert not re.search(rf"(?<!\\){re.escape(markup)}", prose), markup
@@ -214,8 +213,7 @@ def test_missing_and_empty_series_draw_and_write_nothing(tmp_path: Path) -> None
     first.unlink()
     for series in others:
         series.write_text(series.read_text().splitlines()[0] + "\n")
-    files = built(path)
-    assert "diverged" in text_of(files, "report.md")
+    assert "diverged" in text_of(built(path), "report.md")
     names = {p.name for p in (path / "report").iterdir()}
     assert not names & {"gpu_timeline.csv", "gpu_summary.txt"}
 

@@ -60,9 +60,10 @@ OUT_OF_MEMORY = Ending("failed", "oom", "MemoryError: no more", 1, finished_at=1
         ([PEER_CLOSED], (1, 12.1), (-signal.SIGABRT, 12.2), "exception", 0, "peer closed"),
         ([], (None, None), (7, 12.2), "exit", 1, "rank 1 exited with status 7; see logs/"),
         ([RESET], (1, 12.1), (0, 11.0), "exit", 1, "status 0 before it had finished"),
+        ([PEER_CLOSED], (1, 12.1), (0, 11.0), "exit", 1, "status 0 before it had finished"),
         ([RESET, OUT_OF_MEMORY], (1, 12.1), (1, 12.2), "oom", 1, "rank 1: MemoryError"),
     ],
-    ids=["earliest", "killed", "a library gave up on a peer", "no word", "os._exit(0)", "slower"],
+    ids=["earliest", "killed", "a peer is gone", "no word", "exit 0", "own exit 0", "slower"],
 )
 def test_the_rank_that_failed_first_is_blamed(
     folder: CellFolder,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 from unittest.mock import Mock
@@ -167,6 +168,8 @@ def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
         (failed("exception", 1.0, 0), failed("exception", 2.0, 1), 0),
         (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
         (failed("peer", 1.0, 0), failed("exit", 2.0, 1), 1),
+        (replace(FAILED, message="Connection closed by peer"), failed("exit", 2.0, 1), 1),
+        (failed("exception", 1.0, 0), replace(failed("signal", 2.0, 1), exit_code=-6), 0),
         (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
         (Ending("done"), failed("exception", 2.0, 1), 1),
         (Ending("done"), Ending("done"), None),
@@ -184,6 +187,14 @@ def test_of_several_hosts_the_first_failure_is_blamed(
     assert conclude(folder, second, other) == other
     found = conclude(folder, first, own)
     assert (found.rank, found.outcome == "done") == (blamed, blamed is None)
+
+
+def test_a_third_host_is_waited_for_where_the_second_merely_lost_a_peer(tmp_path: Path) -> None:
+    first, second, third = (Nodes(i, 3, "node0", 4000) for i in range(3))
+    folder = CellFolder(tmp_path)
+    conclude(folder, second, failed("peer", 1.0, 1))
+    Timer(0.5, conclude, (folder, third, failed("exception", 2.0, 2))).start()
+    assert conclude(folder, first, failed("peer", 0.5, 0)).rank == 2
 
 
 def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: Path) -> None:

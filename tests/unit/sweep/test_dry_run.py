@@ -250,8 +250,7 @@ def twice(*overrides: str) -> list[Cell]:
 def mixed(elsewhere: SweepFolder, *overrides: str) -> list[str]:
     """What a command with these overrides says of the results that stay."""
     cells = twice(*overrides)
-    rerun = cells[0].request.cell.sweep.rerun
-    selection = select(cells, elsewhere, rerun)
+    selection = select(cells, elsewhere, cells[0].request.cell.sweep.rerun)
     return refuse_mixing(elsewhere, selection.cells, selection.rerun_ids, {HERE})
 
 

@@ -95,8 +95,7 @@ def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> No
     with pytest.raises(OSError, match="symbolic link") as raised, lock_folder(folder):
         pass
     assert precious.read_text() == "mine"
-    said = explain(raised.value)
-    assert said.startswith(f"{folder.lock_path}: ")
+    assert explain(raised.value).startswith(f"{folder.lock_path}: ")
 
 
 def test_full_disks_keep_nobody_from_a_lock(

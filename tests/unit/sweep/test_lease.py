@@ -26,8 +26,7 @@ def test_jobs_of_mixed_width_share_the_host() -> None:
     assert leases.try_lease(GPUS, 1) is None
     leases.release(wide)
     assert leases.try_lease(GPUS, 4) is None
-    again = leases.try_lease(GPUS, 2)
-    assert [s.index for s in again.slots] == [0, 1]
+    assert [s.index for s in leases.try_lease(GPUS, 2).slots] == [0, 1]
 
 
 def test_shares_of_the_same_cores_exclude_one_another() -> None:

@@ -9,8 +9,7 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from fakes.recorded import rank_summary
-from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.recorded import RecordedCell, plan_sweep, rank_summary
 from fakes.requests import asked
 from fakes.settings import SETTINGS, SLOT, job_in
 from scalewise.config.errors import failure_kind

@@ -66,8 +66,7 @@ def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> Non
 
 def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
     words = ("experiment=script", "script.command=python s.py", "devices=8", "rehearse=auto")
-    one = rehearsal_of(*words)
-    told = settings_of(one.cell, 1)
+    told = settings_of(rehearsal_of(*words).cell, 1)
     assert (told.rehearsed_ranks, "PYTHONPATH" in told.environment) == (8, True)
     assert settings_of(asked(*words[:2], "devices=2").cell, 2).rehearsed_ranks is None
     assert "PYTHONPATH" not in settings_of(asked().cell, 1).environment

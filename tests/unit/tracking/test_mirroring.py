@@ -137,6 +137,7 @@ def test_a_tracker_that_does_not_take_the_answer_is_named_and_the_next_is_asked(
 ) -> None:
     faults = {"trackio": TrackerError("no server"), "wandb": OSError("it is full")}
     info = SimpleNamespace(tracking=SimpleNamespace(trackers=tuple(faults)))
+    monkeypatch.setattr(answer.sys, "argv", ["answer", "sweep"])
     monkeypatch.setattr(answer, "read_answer", lambda _: (info, None))
     monkeypatch.setattr(answer, "open_tracker", lambda name: Mock(side_effect=faults[name]))
     assert answer.main() == 1
@@ -289,8 +290,7 @@ def test_a_retry_that_overtakes_the_mirror_is_said(bench: Bench) -> None:
 
 
 def test_a_cell_that_never_ended_is_incomplete(bench: Bench) -> None:
-    cell = bench.cell("alpha", 30)
-    cell.close()
+    bench.cell("alpha", 30).close()
     assert bench.finish() == 1
     for state in bench.states("alpha").values():
         assert (state.status, state.handed_over) == ("incomplete", state.read_back)
@@ -305,8 +305,7 @@ def test_a_broken_record_is_said_once(bench: Bench) -> None:
     mirror = bench.mirror()
     for _ in range(3):
         poll(mirror)
-    assert bench.finish(mirror) == 1
-    assert len(bench.said) == 1
+    assert (bench.finish(mirror), len(bench.said)) == (1, 1)
     assert "result.json: cannot be read as JSON" in bench.said[0]
     assert bench.states("beta")["wandb"].status == "synced"
 

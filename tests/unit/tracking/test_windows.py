@@ -168,8 +168,7 @@ def shown(cell: RecordedCell) -> list[Row]:
 
 
 def test_the_plain_name_is_the_mean_and_each_rank_has_its_own(tmp_path: Path) -> None:
-    cell = RecordedCell(CellFolder(tmp_path), steps=20)
-    found = shown(cell)
+    found = shown(RecordedCell(CellFolder(tmp_path), steps=20))
     by_name = {
         name: {one.step: one.values[name] for one in found if name in one.values}
         for name in ("train_loss", "rank_0/train_loss", "rank_1/train_loss")

@@ -150,7 +150,7 @@ def test_a_fit_that_goes_on_says_so_and_one_without_a_step_has_no_result(tmp_pat
         trainer.fit(BoringModel(), ckpt_path=kept)
     remarks = analyse(load_sweep(tmp_path / "on")).remarks
     why = {one.figures.get("figure"): one.figures.get("why") for one in remarks}
-    assert "had done 9 steps" in why[FRESH_START]
+    assert "after 9 earlier steps" in why[FRESH_START]
     none = read(tmp_path / "none")
     assert (none.state, none.ending.cause, none.problems) == ("failed", "config", ())
 

@@ -86,8 +86,7 @@ def test_fsdp_gathers_blocks_or_layers_one_at_a_time() -> None:
 def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:
     model = Mlp(10, [16, 8], 2)
     counts = [p.numel() for p in model.parameters()]
-    kept = model.layers[0]
-    _hollow(model, keep=kept)
+    _hollow(model, keep=model.layers[0])
     assert [p.numel() for p in model.parameters()] == counts
     names = [name for name, _ in held_parameters(model)]
     assert names == ["layers.0.weight", "layers.0.bias"]

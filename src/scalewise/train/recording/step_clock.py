@@ -134,8 +134,7 @@ class StepClock:
         On the host its batches so far move up to now, and its start with them, so that its phases
         still add up to it. On the device the gap is taken off when the events are read.
         """
-        before = self._batches[-2]
-        gap_ns = time.perf_counter_ns() - before.host_ns[Mark.OPTIMIZER_END]
+        gap_ns = time.perf_counter_ns() - self._batches[-2].host_ns[Mark.OPTIMIZER_END]
         self._start_ns += gap_ns
         for batch in self._batches[:-1]:
             batch.host_ns = [moment and moment + gap_ns for moment in batch.host_ns]

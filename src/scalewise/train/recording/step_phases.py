@@ -146,8 +146,7 @@ def device_phases_ms(marks_ms: Times, replayed: npt.NDArray[np.bool_]) -> dict[s
     ready_ms = np.where(
         unreduced, marks_ms[:, :, Mark.BACKWARD_END], marks_ms[:, :, Mark.LAST_BUCKET]
     )
-    arrival_ms = np.fmax.reduce(ready_ms, axis=1)
-    return {**phases, "arrival": arrival_ms, "step": reached[:, -1]}
+    return {**phases, "arrival": np.fmax.reduce(ready_ms, axis=1), "step": reached[:, -1]}
 
 
 # Asking an enumeration for its length is slower than reading the clock.

@@ -231,7 +231,7 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
     before = [(run.cell.planned.name, run.ranks[0].missing.get(FRESH_START)) for run in runs]
     if len({why for _, why in before}) > 1:
         said = next(f"{name} {why}" for name, why in before if why)
-        return Refused(multi, f"runs begin at unlike steps: of {said}")
+        return Refused(multi, f"runs begin at unlike steps: {said}")
     for side in (multi, single):
         if why := side.uncounted:
             each = ((estimate(c.estimate("step_time_ms")), c.device_words) for c in (single, multi))

@@ -157,7 +157,7 @@ def _outside(cell: CellRecords, result: CellResult, steps: StepFigures) -> Itera
     if rate is None or rate.samples is None or rate.global_samples_per_s is None:
         return
     each, batch = rate.samples / rate.steps, result.global_batch_size
-    # Few steps may have what an epoch left over: no more than the largest.
+    # A few steps may be larger than the batch: by no more than the largest was.
     usual = ((one.largest_step_samples or 1, one.usual_step_samples) for one in result.ranks)
     more = max(largest / (own or largest) for largest, own in usual)
     if batch is not None and each > batch * more * (1 + SAME):

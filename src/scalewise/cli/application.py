@@ -275,9 +275,9 @@ def _tell_how_to_finish(analysis: Analysis) -> None:
     from scalewise.sweep import is_held, way_to_finish
 
     sweep = analysis.sweep
-    endings = (one.ending for one in sweep.cells if one.ending is not None)
-    way = way_to_finish(sweep.archive or sweep.path, endings)
-    if way and is_held(SweepFolder(sweep.path).lock_path) is False:
+    way = way_to_finish(sweep.archive or sweep.path, (one.ending for one in sweep.cells))
+    runs = any(one.state == "running" for one in sweep.cells)  # perhaps on another host
+    if way and not runs and not is_held(SweepFolder(sweep.path).lock_path):
         tell(way)
 
 

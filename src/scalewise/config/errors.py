@@ -31,13 +31,13 @@ def in_one_line(error: BaseException, at_most: int | None = None, with_class: bo
 
 def first_line(error: BaseException, with_class: bool = True) -> str:
     """As :func:`in_one_line`, but the first line: torch puts a page of its own calls below it."""
-    said = str(error).strip()
+    said = str(*error.args[:1]).strip()  # str() of an error of ours is one line
     if "Original Traceback (most recent call last):" in said:
         # Of a worker of a DataLoader: what it raised stands below its last frame.
         raised = said.rpartition("Traceback (most recent call last):")[2]
         said = next((line for line in raised.splitlines()[1:] if line[:1].strip()), "")
-        return said if with_class else said.partition(": ")[2]
-    return _called(error, next(iter(said.splitlines()), ""), with_class)
+        return said if with_class else said.partition(": ")[2] or said
+    return _called(error, next(iter(str(error).strip().splitlines()), ""), with_class)
 
 
 def _called(error: BaseException, said: str, with_class: bool) -> str:

@@ -69,8 +69,8 @@ def secrets_of(config: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def look(key: str, leaf: Any) -> None:
-        is_nan = leaf != leaf  # which differs from itself, and is no secret
-        if not is_nan and _redacted_leaf(key, leaf) != leaf:
+        hidden = _redacted_leaf(key, leaf)
+        if hidden is not leaf and hidden != leaf:  # NaN differs from itself
             found[key] = leaf
 
     _each_leaf(config, look)

@@ -54,10 +54,10 @@ def first_failure(ranks: Ranks, folder: CellFolder) -> Ending:
         # Status 0 alone may be somebody's early os._exit(0).
         if at is None or (error is None and code == 0 and summaries[process.rank] is not None):
             continue
-        # A signal from outside; SIGABRT is a library giving up, on a peer perhaps, after pages.
-        gave_up = -code == signal.SIGABRT
-        log = _tail(folder.log_path(process.rank, "err"))
-        said = log if gave_up else "\n".join(log.splitlines()[-_LAST_LINES:])
+        # SIGABRT is a library giving up, on a peer perhaps: pages of frames follow its reason.
+        gave_up, log = -code == signal.SIGABRT, _tail(folder.log_path(process.rank, "err"))
+        at_end = log.rfind("terminate called") if gave_up else -1
+        said = log[at_end:] if at_end >= 0 else "\n".join(log.splitlines()[-_LAST_LINES:])
         was_spared = error is not None or code >= 0 or gave_up
         misses_peer = outside_cause(said if error is None else error.message) == "peer"
         candidates.append((was_spared, misses_peer, at, process))

@@ -223,7 +223,7 @@ def test_runs_that_go_on_from_one_another_make_no_pair(tmp_path: Path) -> None:
         found = analyse(load_sweep(tmp_path))
         assert bool(found.pairs) is (len(set(said)) == 1)
     (refused,) = found.refused
-    assert refused.reason.startswith("runs begin at unlike steps: of ")
+    assert refused.reason.startswith("runs begin at unlike steps: ")
 
 
 def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:

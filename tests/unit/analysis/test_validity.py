@@ -248,6 +248,8 @@ def test_rows_that_were_altered_with_their_checksums_are_not_believed(
     write_rows(path, rows)
     ((remark,),) = analyse(load_sweep(tmp_path)).invalid.values()
     assert remark.code == "records_contradict" and said in remark.text
+    edit_ranks(tmp_path, lambda rank: rank.update(usual_step_samples=1, largest_step_samples=2000))
+    assert bool(analyse(load_sweep(tmp_path)).invalid) == ("of a batch" not in said)
 
 
 def test_a_device_does_no_more_than_its_data_sheet_says(tmp_path: Path) -> None:

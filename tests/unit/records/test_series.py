@@ -86,8 +86,10 @@ def test_rows_of_more_than_one_block_come_back_and_steps_are_timed_from_one_on(
     rows["host_step_ms"] = 10
     rows["host_step_ms"][:2] = 900
     with closing(StepWriter(tmp_path / "steps")) as writer:
-        writer.append_rows(rows[6:8])
-        assert writer.step_samples == (99, 99), "neither has more than half"
+        writer.append_rows(rows[7:16])
+        assert writer.step_samples == (99, 99), "eight of nine are no nine of ten"
+        writer.append_rows(rows[16:17])
+        assert writer.step_samples == (99, rows["samples"][8])
     with closing(StepWriter(tmp_path / "steps")) as writer:
         writer.append_rows(rows[:3])
         assert writer.timed == (1, pytest.approx(0.01))

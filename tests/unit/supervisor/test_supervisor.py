@@ -168,7 +168,11 @@ def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
         (failed("exception", 1.0, 0), failed("exception", 2.0, 1), 0),
         (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
         (failed("peer", 1.0, 0), failed("exit", 2.0, 1), 1),
-        (replace(FAILED, message="Connection closed by peer"), failed("exit", 2.0, 1), 1),
+        (
+            replace(failed("exit", 1.0, 0), message="Connection closed by peer"),
+            failed("exit", 2.0, 1),
+            1,
+        ),
         (failed("exception", 1.0, 0), replace(failed("signal", 2.0, 1), exit_code=-6), 0),
         (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
         (Ending("done"), failed("exception", 2.0, 1), 1),

@@ -158,8 +158,7 @@ def _outside(cell: CellRecords, result: CellResult, steps: StepFigures) -> Itera
         return
     each, batch = rate.samples / rate.steps, result.global_batch_size
     # A few steps may be larger than the batch: by no more than the largest was.
-    usual = ((one.largest_step_samples or 1, one.usual_step_samples) for one in result.ranks)
-    more = max(largest / (own or largest) for largest, own in usual)
+    more = max((one.largest_step_samples or 1) / (one.step_samples or 1) for one in result.ranks)
     if batch is not None and each > batch * more * (1 + SAME):
         yield f"{each:,.6g} samples a step, of a batch of {batch:,}"
     declared = [one.flops_per_sample for one in result.ranks if one.flops_per_sample]

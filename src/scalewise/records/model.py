@@ -278,6 +278,11 @@ class RankSummary:
         """Whether it saw the samples of its steps."""
         return UNCOUNTED not in self.missing
 
+    @property
+    def step_samples(self) -> int:
+        """Of its usual step; of the largest where records of earlier versions have that alone."""
+        return self.usual_step_samples or self.largest_step_samples or 0
+
 
 def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:
     """Samples fed by all ranks, those of ranks that share a part of the data once."""
@@ -302,8 +307,7 @@ def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
     None where a rank recorded no step or could not count samples. A user's LightningDataModule
     decides on its own.
     """
-    usual = [one.usual_step_samples or one.largest_step_samples for one in ranks]
-    fed = [each or 0 if one.is_counted else 0 for one, each in zip(ranks, usual, strict=True)]
+    fed = [one.step_samples if one.is_counted else 0 for one in ranks]
     return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None
 
 

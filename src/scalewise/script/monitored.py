@@ -255,7 +255,7 @@ class _Fit:
     def _finish(self) -> None:
         ranks = self._every_summary()
         # Told by what was fed: whoever gives a loader need not say it.
-        self._config["batch_size"] = ranks[0].usual_step_samples or ranks[0].largest_step_samples
+        self._config["batch_size"] = ranks[0].step_samples
         self._records.repeat_of(self._config, self._world_size)
         self._records.finish(ranks, self._config["strategy"]["name"])
         say(self._records.result_in_brief(ranks[0].steps_completed, self._config["warmup_steps"]))

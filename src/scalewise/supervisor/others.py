@@ -84,9 +84,8 @@ def conclude(folder: CellFolder, nodes: Nodes, own: Ending) -> Ending:
     failed = [ending for ending in endings if ending.outcome != "done"]
     if failed:
         # As among the ranks of one host: who was killed, then who failed first of itself.
-        abort = -signal.SIGABRT
         return min(failed, key=lambda one: (
-            one.cause == "interrupted", one.cause != "signal" or one.exit_code == abort,
+            one.cause == "interrupted", one.cause != "signal" or one.exit_code == -signal.SIGABRT,
             _is_no_culprit(one), one.finished_at))  # fmt: skip
     if silent:
         return Ending("failed", "host", f"hosts {silent} of the cell did not say how it ended")

@@ -165,9 +165,8 @@ def _broken(text: str, width: int, indent: str) -> str:
     """``text`` with what has no room in ``width`` columns below it; no name or path is broken."""
     if text.startswith("  log: "):  # to be copied
         return text
-    lines = wrap(text, width, subsequent_indent=indent, break_long_words=False,
-                 break_on_hyphens=False)  # fmt: skip
-    return "\n".join(lines)
+    return "\n".join(wrap(text, width, subsequent_indent=indent, break_long_words=False,
+                          break_on_hyphens=False))  # fmt: skip
 
 
 def _table(cells: Sequence[CellStatus], width: int) -> Table:

@@ -120,8 +120,7 @@ class Monitor(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._recorder is None or self._records is None:
             return
-        before = trainer.global_step
-        if before:
+        if before := trainer.global_step:
             self._recorder.steps.missing[FRESH_START] = f"began after {before:,} earlier steps"
         pids, here = gathered(os.getpid(), trainer.world_size), ranks_here(trainer)
         if trainer.is_global_zero:

@@ -29,6 +29,9 @@ _FLOAT_BYTES = 4
 _NAN = float("nan")
 _MOST_ITERATIONS = 100
 
+_QUEUEING_CYCLES = 10**7
+"""5 ms at 2 GHz, in which a thread starts 100 collectives through torch."""
+
 _LARGEST_VALUE = 1e30
 """Well inside fp32's range."""
 
@@ -108,8 +111,9 @@ def measure_collective(
         fill()
         team.barrier()
         if device.type == "cuda":
-            # The ranks leave a barrier of the hosts some 0.1 ms apart; a collective in the stream
-            # brings them within microseconds before the first event.
+            # Starting a small one takes a thread longer than a GPU takes to run it. So the batch is
+            # queued before the GPUs begin it. A collective first brings them within microseconds.
+            torch.cuda._sleep(_QUEUEING_CYCLES)
             dist.all_reduce(torch.ones(1, device=device), group=group)
 
     meet()

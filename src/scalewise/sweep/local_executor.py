@@ -55,10 +55,9 @@ class LocalCell(RunningCell):
 class LocalConfig(LauncherConfig):
     """The config group ``hydra/launcher``, option ``local``."""
 
-    warm: bool | None = None
+    warm: bool = True
     """Fork supervisors and ranks from a process that has imported everything, where every cell
-    allows it: times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs
-    the times of the product's cells have not been held against fresh ones'."""
+    allows it. Times of forks and of fresh processes are not compared."""
 
     def __post_init__(self) -> None:
         program = None if self.wrap is None else wrap_command(self.wrap, 0, 0, "")[0]
@@ -78,8 +77,7 @@ class LocalExecutor(Executor[LocalCell]):
         super().__init__(config)
         self.host = ThisHost()
         self._leases = Leases(occupancy or Occupancy())
-        self._warm = config.warm
-        self._not_forked = "hydra.launcher.warm=false" if config.warm is False else None
+        self._not_forked = None if config.warm else "hydra.launcher.warm=false"
         """Why cells are started freshly; None while they are forked."""
         self._servers: dict[int, WarmServer] = {}
         """By the repeat whose cells each forks."""
@@ -110,8 +108,6 @@ class LocalExecutor(Executor[LocalCell]):
         self._lean = self._lean and is_ours(cell.request.plain)
         more_may_come = cell.request.cell.repeats == "auto"
         self._rounds = max(self._rounds, cell.planned.repeat + 1 + more_may_come)
-        if self._warm is None and any(slot.kind != "cpu" for slot in host.slots):
-            self._not_forked = self._not_forked or "on GPUs only with hydra.launcher.warm=true"
         for line in explain_differences(cell.request.cell, demand.world_size, host):
             if line not in self._notes_shown:
                 self._notes_shown.add(line)

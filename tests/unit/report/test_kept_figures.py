@@ -25,10 +25,11 @@ from scalewise.report.sections import markdown
 GOLDEN = Path(__file__).parents[2] / "golden"
 SWEEPS = (
     "cpu2_matrix", "h100x2_thresholds", "h100x4_slow_rank", "h200_measuring/x1/precisions",
-    "h200_measuring/x1/trace", "h200_threads/before_x4", "h200x2_anatomy/nvlink",
-    "h200x2_medium_cudagraph", "h200x2_mlp_study", "h200x2_planted", "h200x2_strategies",
-    "rehearsal/gpt2_x4_nvlink", "rehearsal/gpt2_x4_weak_nvlink", "rehearsal/gpt2_xl_x4_busy_host",
-    "rehearsal/sized_x4_nvlink", "rehearsal/text_x4_h100", "scripts_cpu2",
+    "h200_measuring/x1/trace", "h200x2_anatomy/nvlink", "h200x2_medium_cudagraph",
+    "h200x2_mlp_study", "h200x2_planted", "h200x2_strategies", "rehearsal/gpt2_x4_nvlink",
+    "rehearsal/gpt2_x4_weak_nvlink", "rehearsal/gpt2_xl_x4_busy_host",
+    "rehearsal/mlp_x2_graphs_nvlink", "rehearsal/sized_x4_nvlink", "rehearsal/text_x4_h100",
+    "scripts_cpu2",
 )  # fmt: skip
 
 

@@ -167,10 +167,10 @@ class _Server:
 
 def _admitting(folder: Path, repeat: int, *overrides: str) -> LocalExecutor:
     """An executor that was asked for a cell of that repeat."""
-    executor = LocalExecutor(LocalConfig(warm=None))
+    executor = LocalExecutor(LocalConfig())
     executor.open(SweepFolder(folder), (), print)
     executor.demand(make_cell(asked("hardware=cpu", *overrides), repeat))
-    assert executor._not_forked is None, "on CPUs without being asked"
+    assert executor._not_forked is None, "without being asked"
     return executor
 
 

@@ -229,8 +229,7 @@ def choose_strategy(
     if len(hosts) == 1:
         if above is not None:
             # The fastest is the best of several, each of which may be it by chance.
-            level = bonferroni(len(known) - 1)
-            ratio = rate_ratio(candidates[above], candidates[fewest], level)
+            ratio = rate_ratio(candidates[above], candidates[fewest], bonferroni(len(known) - 1))
         chosen, reason = _judge(fastest, fewest, ratio, len(evidence) - len(known))
     else:
         chosen, reason = fewest, f"{above} ran on other hosts, so it is compared with nothing"

@@ -91,8 +91,7 @@ class MetricsWriter(LineWriter):
     rows = 0
 
     def append(self, row: MetricRow) -> None:
-        values = {k: finite_or_none(v) for k, v in row.values.items()}
-        self.write({**vars(row), "values": values})
+        self.write({**vars(row), "values": {k: finite_or_none(v) for k, v in row.values.items()}})
         self.rows += 1
 
 

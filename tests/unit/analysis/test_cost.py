@@ -238,8 +238,7 @@ def test_given_watts_stand_in_for_energy_that_was_not_measured(tmp_path: Path) -
     analysis = priced(tmp_path, *OWNED, specs=specs)
     watts = [one.watts.value for one in analysis.owned.values() if one.watts is not None]
     assert watts == [500, 1000]
-    once = swept(tmp_path / "once", *specs)
-    blind = analyse(once, prices=read_prices(SHIPPED, OWNED[:-1]))
+    blind = analyse(swept(tmp_path / "once", *specs), prices=read_prices(SHIPPED, OWNED[:-1]))
     assert [one.watts for one in blind.owned.values()] == [None, None]
     assert any("device_watts" in text for text in studies(blind)[2].texts)
 

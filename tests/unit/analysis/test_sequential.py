@@ -77,8 +77,7 @@ def test_what_is_printed_of_few_rounds_covers_what_it_says(noise: str, runs: int
 @pytest.mark.parametrize("cap", [None, CAP])
 def test_so_many_more_runs_are_needed_as_the_interval_needs(cap: int | None) -> None:
     """Runs of the same scatter about the same point decide with so many more, and no fewer."""
-    single = [100.0] * 5
-    ratio = estimate_ratio(by_round(of_scatter(1.2, 0.12, 5)), by_round(single))
+    ratio = estimate_ratio(by_round(of_scatter(1.2, 0.12, 5)), by_round([100.0] * 5))
     more = more_runs(ratio, 1.1, cap)
     assert more > 1
     for runs, decided in ((5 + more, True), (5 + more - 1, False)):

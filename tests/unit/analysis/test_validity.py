@@ -159,8 +159,7 @@ def test_it_is_neither_faster_nor_slower_than_before(
     tmp_path: Path, a: int, b: int, side: str
 ) -> None:
     before = trained_without(tmp_path / "a", *SIDES[:3], without=a).sweep
-    after = trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep
-    found = compare(before, after, "code")
+    found = compare(before, trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep, "code")
     assert found.matches == ()
     assert found.unmatched[0].reason.startswith(f"in {side}, 60 of 60 steps trained nothing")
 

@@ -157,8 +157,7 @@ def test_slurm_gets_one_round_after_the_other(
     wanted = plan([asked("tracking=none", "repeats=3", *own) for own in each], 0)
     cluster, _ = on_slurm(tmp_path, monkeypatch, ["exception"] * 9, wanted)
     assert sorted(cluster.batches[:2]) == [1, 2], "an array of each width"
-    rounds = [job.order.cell.repeat for job in cluster.jobs]
-    assert rounds == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert [job.order.cell.repeat for job in cluster.jobs] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 # Ctrl-C on a cluster: which jobs are cancelled, and what their cells are said to be.

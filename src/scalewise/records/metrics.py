@@ -153,8 +153,7 @@ def mean_over_ranks(
         return known[0]
     if weights is None or sum(weights) <= 0:
         raise ValueError(f"weights: found {weights} for values that differ; give one a value")
-    pairs = zip(known, weights, strict=True)
-    return sum(value * weight for value, weight in pairs) / sum(weights)
+    return sum(value * weight for value, weight in zip(known, weights, strict=True)) / sum(weights)
 
 
 def last_metrics(ranks: Sequence[RankSummary]) -> dict[str, float | None]:

@@ -81,8 +81,7 @@ def test_a_number_in_place_of_the_lists_is_said_to_be_the_users(tmp_path: Path) 
     found = cost_of(tmp_path, Spec(config=configured(name="h200", price=given)))
     theirs = "given by the user as hardware.price.usd_per_hour"
     assert found.price == Price(2.0, theirs, "2025-10-09"), "the day of the run"
-    usd = found.usd_per_million_samples
-    assert usd.value == pytest.approx(expected_usd(Spec(), 2.0), rel=1e-3)
+    assert found.usd_per_million_samples.value == pytest.approx(expected_usd(Spec(), 2.0), rel=1e-3)
 
 
 LISTED = {"usd_per_hour": 5.0, "source": "a seller's list", "date": "2026-01"}

@@ -144,8 +144,7 @@ def on_slurm(
 def test_slurm_gets_a_cell_again_as_often_as_asked_and_a_preempted_one_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, causes: list[Cause]
 ) -> None:
-    wanted = cells(f"sweep.retries={retries}")
-    cluster, report = on_slurm(tmp_path, monkeypatch, causes, wanted)
+    cluster, report = on_slurm(tmp_path, monkeypatch, causes, cells(f"sweep.retries={retries}"))
     assert (cluster.batches, report.count("failed")) == ([1, 1, 1], 1)
 
 

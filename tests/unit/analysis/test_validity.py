@@ -136,8 +136,7 @@ def test_its_comparisons_are_invalid_and_nothing_is_repeated_or_chosen(tmp_path:
     assert [cost.usd_per_million_samples for cost in costs] == [None, None]
     (both,) = untrained.repeats
     assert (both.wanted, both.because) == (None, "failures")
-    candidates = {str(c.name("strategy")): c for c in untrained.measured}
-    decision = choose_strategy(candidates, 60, 128)
+    decision = choose_strategy({str(c.name("strategy")): c for c in untrained.measured}, 60, 128)
     problems = {one.name: one.problem for one in decision.candidates}
     assert decision.chosen == "ddp"
     assert not problems["ddp"]

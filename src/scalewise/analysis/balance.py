@@ -179,8 +179,7 @@ def _judge(
     coverage = seen / size if all(s.epoch_complete for s in shards) else None
     if overlap > world_size - 1:
         everything = coverage is not None and all(len(u) > size - allowed for u in unique)
-        same_order = all(np.array_equal(s.indices, shards[0].indices) for s in shards)
-        if everything or same_order:
+        if everything or all(np.array_equal(s.indices, shards[0].indices) for s in shards):
             text = (
                 f"each of {world_size} ranks fed the same {overlap:,} samples of {size:,}: the "
                 f"sampler does not shard, an epoch costs {world_size} times what it should"

@@ -396,8 +396,7 @@ def _find_older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
     difference."""
     aside = []
     state: dict[str, str] = {}
-    latest = sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True)
-    for cell in latest:
+    for cell in sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True):
         fields = code_and_data_fields(cell)
         changed = [Difference(n, v, state[n]) for n, v in fields.items() if state.get(n, v) != v]
         if changed:

@@ -109,8 +109,7 @@ def assess(
         if own and one.speedup and one.single and one.single.config_id in asked:
             found.append(_rehearsed(one, one.single, one.speedup, own))
     paired = {member.config_id for one in found for member in one.members}
-    alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
-    for config in alone:
+    for config in [c for c in configs if c.config_id in asked and c.config_id not in paired]:
         # What one device was to be compared with: the same workload on several.
         several = [c for c in configs if c.workload == config.workload and c.devices != 1]
         partners = several if config.devices == 1 else []
@@ -229,8 +228,7 @@ def choose_strategy(
     if len(hosts) == 1:
         if above is not None:
             # The fastest is the best of several, each of which may be it by chance.
-            level = bonferroni(len(known) - 1)
-            ratio = rate_ratio(candidates[above], candidates[fewest], level)
+            ratio = rate_ratio(candidates[above], candidates[fewest], bonferroni(len(known) - 1))
         chosen, reason = _judge(fastest, fewest, ratio, len(evidence) - len(known))
     else:
         chosen, reason = fewest, f"{above} ran on other hosts, so it is compared with nothing"

@@ -82,8 +82,7 @@ def _scaled_to_counter(
     if len(counted_at) < 2 or start < counted_at[0] or end > counted_at[-1]:
         return None
     total = 0.0
-    counted = zip(counted_at, counted_j, strict=True)
-    for (low, low_j), (high, high_j) in pairwise(counted):
+    for (low, low_j), (high, high_j) in pairwise(zip(counted_at, counted_j, strict=True)):
         begin, finish = max(start, low), min(end, high)
         if finish <= begin:
             continue

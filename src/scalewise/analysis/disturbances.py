@@ -122,8 +122,7 @@ def _of_host(
         named = ", ".join(f"pid {one['pid']} on GPU {one['gpu']}" for one in each)
         yield Remark("foreign_process", {"named": named, "processes": each})
     if len(gpus) > 1:
-        shared = bool(strangers) and not unknown
-        yield from _extra_memory(rows, ranks, shared=shared)
+        yield from _extra_memory(rows, ranks, shared=bool(strangers) and not unknown)
 
 
 def _sights(series: DeviceSeries) -> list[_Sight]:

@@ -214,8 +214,7 @@ def _mean(name: str, rows: Sequence[MetricRow], fed: Sequence[float]) -> MetricR
 
 def _of_models(name: str, cell: CellRecords, models: int) -> str:
     """Lightning begins a validation after training by sending rank 0's parameters to all."""
-    scored_last = (cell.config or {}).get("validation") == "end"
-    if scored_last and name.startswith("val"):
+    if (cell.config or {}).get("validation") == "end" and name.startswith("val"):
         return f"{name} of the first of {models} models"
     return f"mean {name} of {models} models"
 

@@ -133,8 +133,7 @@ def _rehearsal(
         why = config.runs[0].missing.get("throughput", "its steps were not timed")
         return replace(found, reason=why)
     if measured is not None:
-        error = rate_ratio(measured, config).scaled(late / record.ranks)
-        found = replace(found, step_error=error)
+        found = replace(found, step_error=rate_ratio(measured, config).scaled(late / record.ranks))
     if single is None:
         return replace(found, reason=_why_no_single(config, wholes, timed))
     if invalid := (*single.invalid, *config.invalid):

@@ -54,8 +54,7 @@ def ending_lines(cells: Sequence[tuple[str, Ending, str | Path | None]]) -> Iter
     """
     alike = grouped(cells, lambda cell: (cell[1].outcome, cell[1].message))
     for (outcome, message), group in alike.items():
-        names = listed([name for name, _, _ in group], _MOST_NAMED)
-        yield f"{outcome}: {names}: {message}"
+        yield f"{outcome}: {listed([name for name, _, _ in group], _MOST_NAMED)}: {message}"
         _, first, log = group[0]
         if first.raised_at is not None:
             code = source_line(first)

@@ -193,8 +193,7 @@ def _contradictions(series: StepSeries) -> Iterator[str]:
                 f"step {rows['step'][at]:,} took {whole_ms[at]:.6g} ms on the {line}, and its "
                 f"phases together {parts_ms[at]:.6g} ms"
             )
-    pauses_ms = apart_ms - lasted_ms
-    if len(rows) > 2 and np.median(pauses_ms) > 0.5 * np.median(apart_ms):
+    if len(rows) > 2 and np.median(apart_ms - lasted_ms) > 0.5 * np.median(apart_ms):
         yield (
             f"they began {np.median(apart_ms):.6g} ms after one another and took "
             f"{np.median(lasted_ms):.6g} ms (medians): most of the time is in no step"

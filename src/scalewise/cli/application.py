@@ -72,6 +72,14 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     if asked := os.environ.get(_COMPLETE):
         return shell_complete(application, {}, "scalewise", _COMPLETE, asked)
+    if words[0] == "-sc" and (line := os.environ.get("COMP_LINE")):
+        # Hydra's completion, which `train --hydra-help` installs, takes one word for the program.
+        program, _, rest = line.partition(" ")
+        if not rest.startswith("train "):
+            return Exit.DONE
+        point = int(os.environ.get("COMP_POINT", len(line))) - len(program) - 1
+        os.environ.update(COMP_LINE=rest, COMP_POINT=str(point))
+        words = ["train", *words]
     try:
         with application.make_context("scalewise", words) as context:
             return application.invoke(context) or Exit.DONE

@@ -77,8 +77,7 @@ class CellJob:
         for supervisor in _supervisors:
             supervisor.process.terminate()
             supervisor.process.wait(_STOP_S)
-        is_done = folder.is_done(self.order.cell.cell_id)
-        if number == folder.next_attempt_number() and not is_done:
+        if number == folder.next_attempt_number() and not folder.is_done(self.order.cell.cell_id):
             # It was told before it could listen, and has recorded nothing.
             folder.save_attempt(Ending("interrupted", "interrupted", "ended while it was starting"))
         self._say_why(folder)

@@ -49,7 +49,7 @@ def component_of(key: str, group: Mapping[str, Any]) -> Component:
     """The component that the config group ``key`` describes. Raises :class:`ConfigError`."""
     arguments = {str(k): v for k, v in group.items() if k not in _NOT_ARGUMENTS}
     target = group.get("_target_")
-    if not isinstance(target, str) or "." not in target:
+    if not isinstance(target, str) or "." not in target or ":" in target:
         raise ConfigError(
             f"{key}._target_: found {target!r}; allowed: a class as package.module.Class"
         )

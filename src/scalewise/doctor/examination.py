@@ -89,8 +89,7 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Hos
         return host
     if host.slots[0].kind == "cpu":
         # A CPU host has as many devices as its cores are divided into.
-        share = max(1, len(usable_cores()) // devices)
-        host = discover(replace(config, cores_per_device=share))
+        host = discover(replace(config, cores_per_device=max(1, len(usable_cores()) // devices)))
     if devices > len(host.slots):
         raise HostMismatch(f"--devices: found {devices}; allowed: 1 to {len(host.slots)}")
     return host

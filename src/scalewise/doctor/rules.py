@@ -195,8 +195,7 @@ def _steadiness(name: str, soak: Soak) -> Iterator[_Found]:
     third = max(1, len(rates) // 3)
     ratio = statistics.median(rates[-third:]) / statistics.median(rates[:third])
     reasons = sorted({r for w in soak.windows for r in w.throttle_reasons or ()})
-    thermal = any(word in reason.lower() for reason in reasons for word in _THERMAL)
-    if ratio < _STEADY or thermal:
+    if ratio < _STEADY or any(word in reason.lower() for reason in reasons for word in _THERMAL):
         hottest = max((w.temperature_c for w in soak.windows if w.temperature_c), default=None)
         figures = {"percent": 100 * ratio, "windows": len(soak.windows),
                    "hottest": "?" if hottest is None else f"{hottest:.0f}",

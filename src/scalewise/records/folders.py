@@ -92,8 +92,7 @@ class CellFolder:
     def save_config(self, config: Mapping[str, Any]) -> None:
         import yaml
 
-        plain = redacted(to_plain(config))
-        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(redacted(to_plain(config)), sort_keys=False, allow_unicode=True)
         write_atomically(self.path / "config.yaml", text.encode())
 
     def load_config(self) -> dict[str, Any]:
@@ -137,8 +136,7 @@ class CellFolder:
         """
         attempt = self.next_attempt_number() - 1
         logs, kept = self.path / "logs", self.path / "attempts" / f"{attempt}.logs"
-        ended = self.has_result_file()
-        if logs.exists() and attempt and not ended and not kept.exists():
+        if logs.exists() and attempt and not self.has_result_file() and not kept.exists():
             logs.rename(kept)
         names = (*_ATTEMPT_FOLDERS, "logs", "result.json")
         if any(os.path.lexists(self.path / name) for name in names):

@@ -91,8 +91,7 @@ class MetricsWriter(LineWriter):
     rows = 0
 
     def append(self, row: MetricRow) -> None:
-        values = {k: finite_or_none(v) for k, v in row.values.items()}
-        self.write({**vars(row), "values": values})
+        self.write({**vars(row), "values": {k: finite_or_none(v) for k, v in row.values.items()}})
         self.rows += 1
 
 
@@ -154,8 +153,7 @@ def mean_over_ranks(
         return known[0]
     if weights is None or sum(weights) <= 0:
         raise ValueError(f"weights: found {weights} for values that differ; give one a value")
-    pairs = zip(known, weights, strict=True)
-    return sum(value * weight for value, weight in pairs) / sum(weights)
+    return sum(value * weight for value, weight in zip(known, weights, strict=True)) / sum(weights)
 
 
 def last_metrics(ranks: Sequence[RankSummary]) -> dict[str, float | None]:

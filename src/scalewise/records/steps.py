@@ -170,8 +170,7 @@ class StepSeries:
 
         Shape ``[steps]``. ``timeline`` is ``host``, ``device``, or None for the better one.
         """
-        values = self.rows[f"{timeline or self.timeline}_{name}_ms"]
-        return np.asarray(values, dtype=np.float64)
+        return np.asarray(self.rows[f"{timeline or self.timeline}_{name}_ms"], dtype=np.float64)
 
 
 class StepParser:

@@ -133,8 +133,7 @@ def _legend(analysis: Analysis) -> Iterator[str]:
     pairs = [pair for pair in analysis.pairs if not pair.invalid]
     if pairs:
         runs = {min(pair.speedup.n) for pair in pairs}
-        known = any(pair.speedup.interval for pair in pairs)
-        interval = "95 % CI, " if known else ""
+        interval = "95 % CI, " if any(pair.speedup.interval for pair in pairs) else ""
         yield (
             f"x is over one device ({interval}{count_range(runs)} {plural(max(runs), 'run')}); "
             "cost is of a sample; ms are of a step."
@@ -174,7 +173,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         shared = fields == ["co_tenancy"]
         if fields and (shared or all(one.startswith(_CODE) for one in fields)):
             how = "on a quiet host" if shared else "with the code left as it is"
-            yield Line(f"Next: {how}, {resume_words(analysis, 'sweep.rerun=all')}")
+            yield Line(f"Next: {how}, {_rerun(analysis)}")
         elif fields:
             said = [difference.words for difference in rows[0].differing]
             yield Line(f"Next: run both in one sweep, with equal {listed(said, 4)}.")
@@ -249,9 +248,13 @@ def next_step(analysis: Analysis, pair: Pair) -> str:
 def to_mend(analysis: Analysis) -> Iterator[str]:
     """How invalid runs are made anew, once for all."""
     if analysis.invalid:
-        is_monitored = analysis.configurations[0].is_monitored
-        again = "run it again." if is_monitored else resume_words(analysis, "sweep.rerun=all")
-        yield f"Next: mend that, then {again}"
+        yield f"Next: mend that, then {_rerun(analysis)}"
+
+
+def _rerun(analysis: Analysis) -> str:
+    """How to repeat everything: a script with a monitor is started by its user alone."""
+    is_monitored = analysis.configurations[0].is_monitored
+    return "run it again." if is_monitored else resume_words(analysis, "sweep.rerun=all")
 
 
 def to_decide(analysis: Analysis) -> Iterator[str]:

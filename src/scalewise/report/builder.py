@@ -123,8 +123,7 @@ def build(analysis: Analysis, out: Path | None = None) -> ReportFiles:
             write_text(folder / name, text)
         else:  # of an earlier report, of devices that are no longer there
             (folder / name).unlink(missing_ok=True)
-    html = folder / "report.html"
-    return ReportFiles(folder, html, tuple(drawn), tuple(problems), replaced)
+    return ReportFiles(folder, folder / "report.html", tuple(drawn), tuple(problems), replaced)
 
 
 def build_comparison(

@@ -199,9 +199,18 @@ def comparison_json(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) 
         "works": [_work_as_plain(one) for one in found],
         "next": _next(found),
         "side_by_side": as_plain(_together(analyses)),
-        "global_samples_per_s_ratios": as_plain(ratios),
+        "global_samples_per_s_ratios": [*map(_ratio_as_plain, ratios)],
     }
     return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _ratio_as_plain(ratio: Comparison) -> dict[str, Any]:
+    """Of what is not comparable the name alone: its row stands among the configurations."""
+    refused = [
+        {"label": one.config.label, "reason": one.reason, "differing": as_plain(one.differing)}
+        for one in ratio.unmatched
+    ]
+    return {**as_plain(replace(ratio, unmatched=())), "unmatched": refused}
 
 
 def _work_as_plain(work: Workload) -> dict[str, Any]:

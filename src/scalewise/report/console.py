@@ -101,7 +101,7 @@ def rows_of(block: Lines, width: int, prefix: str = "") -> Iterator[list[str]]:
     """The rows of each line; ``prefix`` is before one without a verdict."""
     for i, line in enumerate(block.lines):
         lead = f"{_whose(line)}{line.verdict}. " if line.verdict else prefix
-        indent = "  " if block.tone == "answer" and i else ""
+        indent = "  " if block.tone == "answer" and i and not line.verdict else ""
         yield rows(indent + printable(lead + line.text), width)
 
 

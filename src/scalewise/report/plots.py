@@ -331,8 +331,7 @@ def answer_plot(analysis: Analysis) -> Figure | None:
     costs.set_xlim(0, most)
     costs.set_title("cost of a sample over one device", fontsize=10, loc="left")
     names = [drawn(pair.multi.label, _LONGEST_ANSWER) for pair in shown]
-    verdicts = [pair.verdict for pair in shown]
-    name_rows(speedups, [*map("{}\n{}".format, names, verdicts)])
+    name_rows(speedups, [*map("{}\n{}".format, names, [pair.verdict for pair in shown])])
     for label, pair in zip(speedups.get_yticklabels(), shown, strict=True):
         label.set_color(_INKS.get(pair.verdict, _OPEN_INK))
     for axes in (speedups, costs):

@@ -128,8 +128,7 @@ class Supervisor:
                 for pid in ranks.trainers().values():
                     kill(pid, STACKS_SIGNAL)  # each writes the stacks of its threads to its log
                 time.sleep(0.5)
-            grace_s = 0.5 if ending.outcome == "done" else self.job.settings.grace_s
-            left = end_descendants(grace_s)
+            left = end_descendants(0.5 if ending.outcome == "done" else self.job.settings.grace_s)
             ended_s = time.monotonic()
         # A sampler within a driver call that hangs ends after ten seconds, none of the cell's.
         self.began_s += time.monotonic() - ended_s

@@ -151,21 +151,27 @@ def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
 
 
 def _folder_of(master: DictConfig) -> Path:
-    """The sweep's. Raises :class:`ConfigError` where its cells' folders were given names."""
-    subdir = str(master.hydra.sweep.subdir)
-    if subdir != ".":
+    """The sweep's, without what Hydra wrote there: it may hold secrets, and is not wanted.
+
+    Raises :class:`ConfigError` where its cells' folders were given names.
+    """
+    folder = Path(str(master.hydra.sweep.dir)).resolve()
+    (folder / "multirun.yaml").unlink(missing_ok=True)
+    # Hydra's default, ${hydra.job.num}, is known to each job alone.
+    typed: Any = OmegaConf.to_container(master.hydra.sweep, resolve=False)
+    if (subdir := typed["subdir"]) != ".":
         raise ConfigError(
             f"hydra.sweep.subdir: found {subdir!r}; scalewise names each cell's folder after its "
             "content: set hydra.sweep.dir instead"
         )
-    return Path(str(master.hydra.sweep.dir)).resolve()
+    return folder
 
 
 def _run(
     folder: Path, requests: Sequence[Request], executor: Executor[Any], lines: Sequence[str]
 ) -> SweepReport | None:
     """Run the cells that are not done; None where ``sweep.dry_run`` prints what would run."""
-    _hand_on_secrets(folder, requests)
+    _hand_on_secrets(requests)
     sweep, host = SweepFolder(folder), executor.host
     cells = plan_in(folder, requests)
     if not isinstance(host, Cluster):  # other hosts may have files that this one has not
@@ -195,9 +201,8 @@ def _run(
         add_sweep_report(engine.report)
 
 
-def _hand_on_secrets(folder: Path, requests: Sequence[Request]) -> None:
-    """Into the environment of all processes to come; what Hydra wrote of them goes."""
-    (folder / "multirun.yaml").unlink(missing_ok=True)
+def _hand_on_secrets(requests: Sequence[Request]) -> None:
+    """Into the environment of all processes to come."""
     found: dict[str, Any] = {}
     for one in requests:
         for key, value in secrets_of(one.plain).items():

@@ -96,8 +96,7 @@ class Monitor(pl.Callback):
         return self._sweep_folder
 
     def setup(self, trainer: Any, pl_module: pl.LightningModule, stage: str) -> None:
-        tuned = any(getattr(one, "_early_exit", False) for one in trainer.callbacks)
-        if stage != "fit" or tuned:
+        if stage != "fit" or any(getattr(one, "_early_exit", False) for one in trainer.callbacks):
             return
         if self._records is not None:
             rank_zero_info("scalewise: this fit is not recorded: a Monitor records its first one")

@@ -81,8 +81,7 @@ def test_a_number_in_place_of_the_lists_is_said_to_be_the_users(tmp_path: Path) 
     found = cost_of(tmp_path, Spec(config=configured(name="h200", price=given)))
     theirs = "given by the user as hardware.price.usd_per_hour"
     assert found.price == Price(2.0, theirs, "2025-10-09"), "the day of the run"
-    usd = found.usd_per_million_samples
-    assert usd.value == pytest.approx(expected_usd(Spec(), 2.0), rel=1e-3)
+    assert found.usd_per_million_samples.value == pytest.approx(expected_usd(Spec(), 2.0), rel=1e-3)
 
 
 LISTED = {"usd_per_hour": 5.0, "source": "a seller's list", "date": "2026-01"}
@@ -238,8 +237,7 @@ def test_given_watts_stand_in_for_energy_that_was_not_measured(tmp_path: Path) -
     analysis = priced(tmp_path, *OWNED, specs=specs)
     watts = [one.watts.value for one in analysis.owned.values() if one.watts is not None]
     assert watts == [500, 1000]
-    once = swept(tmp_path / "once", *specs)
-    blind = analyse(once, prices=read_prices(SHIPPED, OWNED[:-1]))
+    blind = analyse(swept(tmp_path / "once", *specs), prices=read_prices(SHIPPED, OWNED[:-1]))
     assert [one.watts for one in blind.owned.values()] == [None, None]
     assert any("device_watts" in text for text in studies(blind)[2].texts)
 

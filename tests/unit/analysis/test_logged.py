@@ -128,11 +128,9 @@ def test_a_search_on_one_device_is_not_told_to_take_more(swept: Analysis, tmp_pa
 def test_a_reason_of_many_runs_is_told_once(tmp_path: Path) -> None:
     busy = [replace(s, foreign_cpu=0.3) if s.seed < 3 else s for s in seeds(NARROW, 8)]
     a = accuracies(tmp_path / "a", seeds(WIDE), (0.3, 0.31, 0.32))
-    b = accuracies(tmp_path / "b", busy, (0.8, 0.81, 0.82, 0.81) * 2)
-    found = compare(a, b)
+    found = compare(a, accuracies(tmp_path / "b", busy, (0.8, 0.81, 0.82, 0.81) * 2))
     assert len({left.fault for left in found.left_out}) < len(found.left_out)
-    told = [line for line in comparison_section(found).texts if "left out" in line]
-    assert len(told) == 1
+    assert len([line for line in comparison_section(found).texts if "left out" in line]) == 1
 
 
 def test_a_row_tells_how_many_of_its_seeds_are_in_its_mean(tmp_path: Path) -> None:

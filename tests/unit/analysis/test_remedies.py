@@ -132,8 +132,7 @@ def test_an_allocator_that_tried_again_is_a_doubt_with_what_helps(tmp_path: Path
 def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
     sweep: str, label: str, told: bool
 ) -> None:
-    measured = analysis_of(kept(sweep)).measured
-    (config,) = (one for one in measured if one.label == label)
+    (config,) = (one for one in analysis_of(kept(sweep)).measured if one.label == label)
     assert (work_remedy(config).overrides[:1] == ("strategy=ddp",)) is told
 
 

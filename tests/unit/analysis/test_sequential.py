@@ -77,13 +77,11 @@ def test_what_is_printed_of_few_rounds_covers_what_it_says(noise: str, runs: int
 @pytest.mark.parametrize("cap", [None, CAP])
 def test_so_many_more_runs_are_needed_as_the_interval_needs(cap: int | None) -> None:
     """Runs of the same scatter about the same point decide with so many more, and no fewer."""
-    single = [100.0] * 5
-    ratio = estimate_ratio(by_round(of_scatter(1.2, 0.12, 5)), by_round(single))
+    ratio = estimate_ratio(by_round(of_scatter(1.2, 0.12, 5)), by_round([100.0] * 5))
     more = more_runs(ratio, 1.1, cap)
     assert more > 1
     for runs, decided in ((5 + more, True), (5 + more - 1, False)):
-        multi = of_scatter(1.2, 0.12, runs)
-        sides = by_round(multi), by_round([100.0] * runs)
+        sides = by_round(of_scatter(1.2, 0.12, runs)), by_round([100.0] * runs)
         found = estimate_ratio(*sides) if cap is None else estimate_at(*sides)
         assert (found.interval.low > 1.1) == decided
 
@@ -196,8 +194,7 @@ def test_a_pair_is_repeated_until_it_is_decided(
 def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -> None:
     """More than linear beside a crowd: the interval is narrow, and what is gained is not known."""
     fast = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
-    noisy = [1.0, 1.06, 0.94]
-    specs = [*repeats(auto(Spec(kind="cpu"))), *repeats(auto(fast), noisy)]
+    specs = [*repeats(auto(Spec(kind="cpu"))), *repeats(auto(fast), [1.0, 1.06, 0.94])]
     crowd(write_sweep(tmp_path, specs), "*-single-*")
     found = analyse(load_sweep(tmp_path))
     (pair,), (group,) = found.pairs, found.repeats

@@ -201,10 +201,8 @@ def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
 
 
 def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
-    wide = RatioEstimate(0.4, (3, 3), Interval(0.0191, 17.6), 0.4)
-    assert ratio(wide) == "0.40 (0.019-17.60)"
-    slow = RatioEstimate(0.05, (3, 3), Interval(0.004, 0.62), 0.01, paired=True)
-    told = judge(slow, 2)
+    assert ratio(RatioEstimate(0.4, (3, 3), Interval(0.0191, 17.6), 0.4)) == "0.40 (0.019-17.60)"
+    told = judge(RatioEstimate(0.05, (3, 3), Interval(0.004, 0.62), 0.01, paired=True), 2)
     assert (told.verdict, told.short) == ("does not pay", "slower than one device")
     assert "(95 % interval 0.004-0.62, 3 pairs), efficiency 0.025" in told.reason
     unsure = (judge(RatioEstimate(1.1, (3, 3), Interval(low, 1.4), 0.1), 2) for low in (0.999, 1.0))

@@ -136,8 +136,7 @@ def test_its_comparisons_are_invalid_and_nothing_is_repeated_or_chosen(tmp_path:
     assert [cost.usd_per_million_samples for cost in costs] == [None, None]
     (both,) = untrained.repeats
     assert (both.wanted, both.because) == (None, "failures")
-    candidates = {str(c.name("strategy")): c for c in untrained.measured}
-    decision = choose_strategy(candidates, 60, 128)
+    decision = choose_strategy({str(c.name("strategy")): c for c in untrained.measured}, 60, 128)
     problems = {one.name: one.problem for one in decision.candidates}
     assert decision.chosen == "ddp"
     assert not problems["ddp"]
@@ -159,8 +158,7 @@ def test_it_is_neither_faster_nor_slower_than_before(
     tmp_path: Path, a: int, b: int, side: str
 ) -> None:
     before = trained_without(tmp_path / "a", *SIDES[:3], without=a).sweep
-    after = trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep
-    found = compare(before, after, "code")
+    found = compare(before, trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep, "code")
     assert found.matches == ()
     assert found.unmatched[0].reason.startswith(f"in {side}, 60 of 60 steps trained nothing")
 

@@ -78,8 +78,7 @@ def test_an_exponential_warm_up_ends_within_two_batches_of_3_percent(end: int) -
 def unflagged(path: Path, least: int) -> Path:
     """The same sweep as if only its ``least`` first steps had been taken for warm-up."""
     for file in path.glob("*/steps/rank*"):
-        rank = int(file.stem.removeprefix("rank"))
-        rows = read_steps(file, rank).rows.copy()
+        rows = read_steps(file, int(file.stem.removeprefix("rank"))).rows.copy()
         rows["flags"][least:] = 0
         write_rows(file, rows)
     return path

@@ -90,6 +90,13 @@ def test_a_shell_completes_commands_and_options(
         monkeypatch.setenv("COMP_CWORD", place)
         main([])
         assert sorted(capsys.readouterr().out.split()) == sorted(completed)
+    monkeypatch.delenv("_SCALEWISE_COMPLETE")
+    for name in ("COMP_POINT", "HYDRA_FULL_ERROR"):
+        monkeypatch.setenv(name, "26")  # all of a line, and what Hydra's run sets goes again
+    monkeypatch.setattr("sys.argv", [])
+    for typed, found in (("train model=la", "model=large"), ("report model=la", "")):
+        monkeypatch.setenv("COMP_LINE", f"scalewise {typed}")
+        assert (main(["-sc", "query=bash"]), capsys.readouterr().out.strip()) == (Exit.DONE, found)
 
 
 def test_what_a_script_may_use_is_what_tools_list() -> None:

@@ -144,8 +144,7 @@ def on_slurm(
 def test_slurm_gets_a_cell_again_as_often_as_asked_and_a_preempted_one_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, causes: list[Cause]
 ) -> None:
-    wanted = cells(f"sweep.retries={retries}")
-    cluster, report = on_slurm(tmp_path, monkeypatch, causes, wanted)
+    cluster, report = on_slurm(tmp_path, monkeypatch, causes, cells(f"sweep.retries={retries}"))
     assert (cluster.batches, report.count("failed")) == ([1, 1, 1], 1)
 
 
@@ -157,8 +156,7 @@ def test_slurm_gets_one_round_after_the_other(
     wanted = plan([asked("tracking=none", "repeats=3", *own) for own in each], 0)
     cluster, _ = on_slurm(tmp_path, monkeypatch, ["exception"] * 9, wanted)
     assert sorted(cluster.batches[:2]) == [1, 2], "an array of each width"
-    rounds = [job.order.cell.repeat for job in cluster.jobs]
-    assert rounds == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert [job.order.cell.repeat for job in cluster.jobs] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 # Ctrl-C on a cluster: which jobs are cancelled, and what their cells are said to be.

@@ -129,8 +129,7 @@ def test_slow_groups_are_read_one_gpu_after_another(
     read_at: dict[str, list[float]] = {gpu_uuid(i): [] for i in range(4)}
     while not all(read_at.values()):
         time.sleep(0.1)
-        reading = reader.read()
-        slow = [uuid for uuid, s in reading.samples.items() if s.energy_j is not None]
+        slow = [uuid for uuid, s in reader.read().samples.items() if s.energy_j is not None]
         assert len(slow) <= 1
         for uuid in slow:
             read_at[uuid].append(time.monotonic() - begun)

@@ -112,6 +112,5 @@ def test_a_run_whose_result_is_a_dead_link_or_gone_is_kept(cell: CellFolder, kin
     said = set_unreadable_aside(cell, planned)
     assert said is not None and said.startswith(f"set aside {planned.name}: ")
     cell.clear_attempt()
-    kept = CellFolder(cell.path / "earlier" / "1")
-    assert kept.steps_path(0).read_bytes() == steps
+    assert CellFolder(cell.path / "earlier" / "1").steps_path(0).read_bytes() == steps
     assert not cell.steps_path(0).exists()

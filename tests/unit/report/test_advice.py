@@ -18,7 +18,7 @@ from scalewise.config import ConfigError, conf_dir
 from scalewise.report import advise
 from scalewise.report.answer import answers
 from scalewise.report.console import rows_of
-from scalewise.report.sections import Lines, Section, Table
+from scalewise.report.sections import Line, Lines, Section, Table
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = 10**9
@@ -111,6 +111,12 @@ def test_what_to_take_stands_in_four_lines_of_a_terminal(sweep: str, samples: in
         rows = [row for found in rows_of(blocks(section)[0], 80) for row in found]
         assert 2 <= len(rows) <= 4
         assert max(map(len, rows)) <= 80
+
+
+def test_each_configuration_of_an_answer_begins_at_the_margin() -> None:
+    a, b = (Line("It differs.", name, "not comparable") for name in "ab")
+    told = rows_of(Lines((a, Line("Next: run both again."), b), "answer"), 80)
+    assert [row[0] for (row,) in told] == ["a", " ", "b"]
 
 
 def test_what_one_run_says_wins_nothing_and_what_would_tell_is_said() -> None:

@@ -225,17 +225,19 @@ def test_no_change_wins_back_a_whole_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("started", "field", "said"),
     [
-        ("precision", "Next: run both in one sweep, with equal precision."),
-        ("co_tenancy", "Next: on a quiet host, scalewise resume "),
-        *((code, "Next: with the code ") for code in ("code.file.net.py", "data_file.script")),
+        ("sweep", "precision", "Next: run both in one sweep, with equal precision."),
+        ("sweep", "co_tenancy", "Next: on a quiet host, scalewise resume "),
+        ("monitor", "co_tenancy", "Next: on a quiet host, run it again."),
+        *(("sweep", c, "Next: with the code ") for c in ("code.file.net.py", "data_file.script")),
     ],
 )
 def test_rows_that_cannot_be_compared_say_what_to_equal(
-    tmp_path: Path, field: str, said: str
+    tmp_path: Path, started: str, field: str, said: str
 ) -> None:
-    found = analysed(tmp_path, *repeats(Spec()), *repeats(DDP))
+    by = {"tracking": {"name": started}}
+    found = analysed(tmp_path, *(r for s in (Spec(), DDP) for r in repeats(replace(s, config=by))))
     refused = Refused(found.pairs[0].multi, "it differs", (Difference(field, "a", "b"),))
     told = [line.text for block in blocks(replace(found, pairs=(), refused=(refused,)))
             for line in block]  # fmt: skip

@@ -89,6 +89,10 @@ def test_what_out_writes_has_the_same_numbers_and_no_name_is_more_than_text(
     markdown = (out / "comparison.md").read_text()
     assert "What to take" in markdown.splitlines()[2]
     assert not re.search(r"(?<!\\)<img|(?<!\\)\]\(java|\x1b", markdown)
+    assert main([*words[:-1], "model", "--out", str(out)]) == 0
+    (ratio,) = json.loads((out / "comparison.json").read_text())["global_samples_per_s_ratios"]
+    refused = [(one["label"][-2:], one["differing"][0]["field"]) for one in ratio["unmatched"]]
+    assert refused == [("x1", "code.commit"), ("x2", "code.commit")]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
     assert main([*words, "--out", str(tmp_path / "mine")]) == 2

@@ -107,8 +107,7 @@ def test_names_stay_text(analysis: Analysis) -> None:
 
 
 def test_few_points_stay_as_they_are() -> None:
-    x = np.array([0.0, 1.0])
-    assert thinned(x, np.array([2.0, np.nan])) == ([0.0, 1.0], [2.0, None])
+    assert thinned(np.array([0.0, 1.0]), np.array([2.0, np.nan])) == ([0.0, 1.0], [2.0, None])
 
 
 def test_why_nothing_was_measured_stands_on_top(tmp_path: Path) -> None:

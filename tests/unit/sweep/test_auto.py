@@ -83,8 +83,7 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
         finish(cell, folder.cell(cell.planned.name), slow)
     chosen, evidence = choose(folder, auto)
     devices = () if trained == "single" else ("strategy.devices=2",)
-    typed = asked(f"strategy={trained}", *devices, "repeats=2")
-    assert chosen.config_id == typed.config_id
+    assert chosen.config_id == asked(f"strategy={trained}", *devices, "repeats=2").config_id
     assert [cell.planned.repeat for cell in plan([chosen], 0)] == [0, 1]
     assert (len(evidence.lines()), evidence.chosen) == (3, trained)
     save_record(tmp_path, evidence)

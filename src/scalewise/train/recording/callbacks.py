@@ -89,8 +89,7 @@ def early_stop(trainer: pl.Trainer) -> EarlyStop | None:
     loop: Any = trainer.fit_loop
     epochs, steps = trainer.max_epochs, loop.epoch_loop.max_steps
     all_steps = steps != -1 and trainer.global_step >= steps
-    done = loop.epoch_progress.current.processed
-    all_epochs = epochs not in (None, -1) and done >= epochs
+    all_epochs = epochs not in (None, -1) and loop.epoch_progress.current.processed >= epochs
     return None if all_steps or all_epochs else getattr(trainer, "asked", None)
 
 

@@ -94,7 +94,8 @@ def _is_gone(number: int) -> bool:
 
 
 _CLAUSE = re.compile(r"(?<=[.,;])(?<!Next,) (?=\S)| (?=\(|scalewise resume )|(?<=  log:) ")
-_PASTED = re.compile(r"^ *(Next|Run|log|Report|Trackio|WandB|resumes): |scalewise resume ")
+_PASTED = re.compile(r"^ *(Next|log): |scalewise resume ")
+_WHOLE = re.compile(r" *(Run|Report|Trackio|WandB|resumes): ")
 
 
 def rows(text: str, width: int, indent: str = "") -> list[str]:
@@ -103,6 +104,8 @@ def rows(text: str, width: int, indent: str = "") -> list[str]:
     What is to be pasted, and the path of a log, stays in one piece. ``indent`` is that of further
     rows; without one, it is what ``text`` has, and two columns at least.
     """
+    if _WHOLE.match(text):
+        return [text]
     indent = indent or " " * max(2, len(text) - len(text.lstrip()))
     clauses = _CLAUSE.split(text.rstrip())
     if not _PASTED.search(text) and max(map(len, clauses)) > width - len(indent):

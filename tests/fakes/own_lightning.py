@@ -137,8 +137,7 @@ class Module(pl.LightningDataModule):
         self.batch_size = batch_size
 
     def train_dataloader(self) -> DataLoader[Any]:
-        data = samples(240, 0)
-        return DataLoader(data, batch_size=self.batch_size, shuffle=True, drop_last=True)
+        return DataLoader(samples(240, 0), batch_size=self.batch_size, shuffle=True, drop_last=True)
 
 
 class Witness(Mlp):

@@ -96,5 +96,4 @@ def check_decision(run: Finished) -> None:
     result = run.sweep.cell(trained.name).load_result()
     assert result.strategy == decision.chosen
     assert result.ranks[0].steps_completed == CHOSEN_STEPS
-    report = (run.sweep.report_path / "details.md").read_text()
-    assert "Strategy chosen by measurement" in report
+    assert "Strategy chosen by measurement" in (run.sweep.report_path / "details.md").read_text()

@@ -65,6 +65,5 @@ def joined(rank: int, world: int) -> list[str]:
         torch.testing.assert_close(together, expected)
     data = SensorStreams([5, 9], [3, 2], targets=4, samples=world, dtype="fp32").train
     alone = [Fusion(combine_ranks=False)(data.__getitems__([row])) for row in range(world)]
-    mean = torch.stack(alone).mean(0)
-    torch.testing.assert_close(Fusion()(data.__getitems__([rank])), mean)
+    torch.testing.assert_close(Fusion()(data.__getitems__([rank])), torch.stack(alone).mean(0))
     return [*get_args(Mode), "fusion"]

@@ -64,5 +64,4 @@ def test_a_folder_that_is_deleted_under_a_sweep_is_named(train: Train) -> None:
     folder.rename(train.cwd / "gone")
     run = train.finish(process)
     assert run.status == 1, "a cell ran: the input was not wrong"
-    said = run.err.splitlines()[-1]
-    assert said.startswith(f"error: {folder}") and "Errno" not in run.err
+    assert run.err.splitlines()[-1].startswith(f"error: {folder}") and "Errno" not in run.err

@@ -105,7 +105,7 @@ def test_mixed_widths_and_faults_end_as_on_a_local_host(mixed: Finished) -> None
         assert (attempt.outcome, attempt.cause) == ("failed", "exception")
         assert f"(SLURM job {job(folder)}: FAILED)" in attempt.message
         assert attempt.last_lines
-    assert ", then: scalewise resume " in mixed.err
+    assert ", then:\n  scalewise resume " in mixed.err
     assert (mixed.sweep.report_path / "report.md").is_file()
 
 
@@ -132,8 +132,7 @@ def test_resume_submits_only_what_is_not_done(
     slurm: Train, mixed: Finished, elsewhere: Path
 ) -> None:
     before = {n: submission(f) for n, (_, f) in mixed.cells().items()}
-    again = slurm(*MIXED, f"sweep.resume={mixed.folder}", cwd=elsewhere)
-    assert again.status == 1
+    assert slurm(*MIXED, f"sweep.resume={mixed.folder}", cwd=elsewhere).status == 1
     for name, (_, folder) in mixed.cells().items():
         assert (submission(folder) == before[name]) == folder.is_done()
         assert len(list(folder.attempts())) == (0 if folder.is_done() else 2)
@@ -215,8 +214,7 @@ def check_it_ran_anew(folder: CellFolder) -> None:
     result = folder.load_result()
     assert (result.attempt, result.ranks[0].steps_completed) == (2, STEPS)
     assert result.started_at >= attempt.finished_at
-    rows = read_steps(folder.steps_path(0), 0)
-    assert rows.rows["step"].tolist() == list(range(STEPS))
+    assert read_steps(folder.steps_path(0), 0).rows["step"].tolist() == list(range(STEPS))
 
 
 @pytest.mark.parametrize(

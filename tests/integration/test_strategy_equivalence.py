@@ -229,8 +229,7 @@ def test_every_rank_scores_the_whole_model(trained: Trained, name: str) -> None:
     scores = scores_of(trained.rank(name.partition("/")[0]))
     assert len(scores) == 2
     for rank in trained.ranks(name):
-        found = scores_of(rank)
-        assert found == pytest.approx(scores, rel=EXACT)
+        assert scores_of(rank) == pytest.approx(scores, rel=EXACT)
 
 
 @pytest.mark.parametrize("name", MAIN)
@@ -263,8 +262,7 @@ def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
         shards = [read_shard(cell.shard_path(rank), rank) for rank in range(RANKS)]
         audit = audit_shards(shards, RANKS)
         assert audit.verdict == ("sharded" if name == "gpt2/fsdp" else "replicated")
-        last = read_metrics(cell.metrics_path(0))[-1]
-        assert last.samples == whole
+        assert read_metrics(cell.metrics_path(0))[-1].samples == whole
 
 
 @pytest.mark.parametrize("name", ["gpt2/pipeline", "gpt2/gpipe"])

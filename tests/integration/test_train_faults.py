@@ -144,8 +144,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
     for _, cell in folder.cells():
         assert cell.is_done()
         if cell.name in finished:
-            result = cell.path / "result.json"
-            assert result.stat().st_mtime_ns == finished[cell.name]
+            assert (cell.path / "result.json").stat().st_mtime_ns == finished[cell.name]
     assert run.err.count("was done before") == len(finished)
     (said,) = [line for line in run.err.splitlines() if "earlier/1" in line]
     assert interrupted.name in said and "result.json" in said

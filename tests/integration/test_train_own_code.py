@@ -114,8 +114,7 @@ def test_a_model_and_data_of_ones_own_train_with_full_records(cells: dict[str, C
     assert result.world_size == 2
     assert result.ranks[0].parameters_total == 8 * 12 + 12 + 12 * 4 + 4
     assert result.ranks[0].gradient_bytes == 4 * result.ranks[0].parameters_total
-    config = cells["ddp"].load_config()
-    assert config["model"] == {"_target_": "mine.Net", "width": 12}
+    assert cells["ddp"].load_config()["model"] == {"_target_": "mine.Net", "width": 12}
     assert set(cells["ddp"].load_provenance().code[CLASS_FILES]) == {"mine.py"}
     shards = [read_shard(cells["ddp"].shard_path(rank), rank) for rank in range(2)]
     assert audit_shards(shards, 2, 16).verdict == "sharded"

@@ -333,8 +333,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     Workloads in the order of the plan, within them swept values, numbers from small to large, and
     within those single device first, so that it stands above what is compared with it.
     """
-    asked = _by_configuration(sweep.cells)
-    placed = [(one, _by_place(name, one)) for name, one in asked.items()]
+    placed = [(one, _by_place(name, one)) for name, one in _by_configuration(sweep.cells).items()]
     groups = {key: cells for _, found in placed for key, cells in found.items()}
     of_one = {key: one for one, found in placed for key in found}
     for cells in groups.values():

@@ -222,8 +222,7 @@ def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
         return Sweep(
             folder.path, plan.command, plan.order_seed, plan.created_at, cells, tuple(problems)
         )
-    configs = folder.path.glob("*/config.yaml")
-    found = sorted(p.parent for p in configs if not p.parent.is_symlink())
+    found = sorted(p.parent for p in folder.path.glob("*/config.yaml") if not p.parent.is_symlink())
     if not found and folder.plan_path.exists():
         raise RecordError(f"{problems[0]}; and no cell lies beside it")
     if not found:

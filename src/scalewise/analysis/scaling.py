@@ -184,8 +184,7 @@ class Refused:
         """Of several differences the first are named."""
         words = describe(found)
         more = f" and {len(words) - 4} more" if len(words) > 4 else ""
-        said = f"{nearest} differs in {'; '.join(words[:4])}{more}"
-        return cls(config, said, tuple(found))
+        return cls(config, f"{nearest} differs in {'; '.join(words[:4])}{more}", tuple(found))
 
 
 def pair_all(configs: Sequence[Configuration]) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:

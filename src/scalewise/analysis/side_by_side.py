@@ -255,8 +255,7 @@ def concurrent_trainings(side: str, analysis: Analysis) -> tuple[ConcurrentTrain
         total = sums.setdefault(key, [0.0, 0.0])
         total[0] += sum(n * run[3] for n, run in zip(steps, active, strict=True))
         total[1] += end - begin
-    met = grouped(sums, lambda key: tuple(label for label, _ in key))
-    for labels, keys in met.items():
+    for labels, keys in grouped(sums, lambda key: tuple(label for label, _ in key)).items():
         totals = [sums[key] for key in keys]
         rates = estimate_positive([samples / seconds for samples, seconds in totals])
         found.append(ConcurrentTraining(side, labels, rates, sum(seconds for _, seconds in totals)))
@@ -268,8 +267,7 @@ def _timed_edges(run: Run) -> list[float]:
     warm_up = run.cell.warm_up
     if not run.cell.steps or warm_up is None:
         return []
-    edges = step_edges_s(run.cell.steps[0])
-    return [float(moment) for moment in edges[warm_up.timed_from :]]
+    return [float(moment) for moment in step_edges_s(run.cell.steps[0])[warm_up.timed_from :]]
 
 
 def devices_of(analysis: Analysis) -> Mapping[str, int]:

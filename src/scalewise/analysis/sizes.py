@@ -191,8 +191,7 @@ def size_families(pairs: Sequence[Pair]) -> tuple[tuple[SizedPair, ...], ...]:
 
 def model_kind(pair: Pair) -> str:
     """The class of its model, else the model's name."""
-    target = pair.multi.setting("model._target_")
-    return str(target or pair.multi.name("model")).rpartition(".")[2]
+    return str(pair.multi.setting("model._target_") or pair.multi.name("model")).rpartition(".")[2]
 
 
 def break_evens(family: Sequence[SizedPair]) -> Iterator[BreakEven]:

@@ -191,8 +191,7 @@ def measure_throughput(
     totals_ms = [float(t.sum()) for t in times]
     slowest = int(np.argmax(totals_ms))
     seconds = totals_ms[slowest] / 1e3
-    fed = [int(one.rows["samples"].sum()) for one in ranks]
-    samples = sum_over_shards(fed, data_shards)
+    samples = sum_over_shards([int(one.rows["samples"].sum()) for one in ranks], data_shards)
     if seconds <= 0:
         raise NotMeasuredError("the timed steps took no time at all: the step clock did not run")
     return Throughput(

@@ -44,8 +44,7 @@ def way_to_get(
     times = f"{missing} more time{'s' if missing > 1 else ''}" if missing > 0 else "again"
     option = f"--repeats {WANTED_RUNS}" if by == "script" else f"repeats={WANTED_RUNS}"
     first = f" ({option})" if runs < 2 else ""
-    words = _WAYS[lack][by]
-    return words.format(option=option, first=first, times=times, command=command)
+    return _WAYS[lack][by].format(option=option, first=first, times=times, command=command)
 
 
 Verdict = Literal["invalid", "pays", "does not pay", "undecided", "ceiling"]

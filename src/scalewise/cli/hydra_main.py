@@ -22,6 +22,7 @@ from scalewise.host import (
     interrupt_on_polite_signals,
     is_unread,
     open_console,
+    plural,
     say,
     seal,
     silence_unread,
@@ -131,7 +132,14 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     place = sweep.path.absolute().parent
     if place.name == "multirun" and _is_mine(place.parent):
         sys.path += [str(Path.cwd()), str(place.parent)]  # it was started beside a user's own model
-    return train(defaults=False)
+    status = train(defaults=False)
+    # Of all batches in which a sweeper asked.
+    asked = {cell_id for one in sweep_reports for cell_id in one.endings}
+    left = sum(one.cell_id not in asked and not sweep.is_done(one) for one in plan.cells)
+    if asked and left and status != Exit.INTERRUPTED and "sweep.rerun" not in typed_again:
+        whose = f"{left} {plural(left, 'cell')} of an earlier command without a result"
+        say(f"{whose}: type that again with sweep.resume={name}")
+    return status
 
 
 def _is_own(sweep: SweepFolder, plan: SweepPlan) -> bool:

@@ -155,9 +155,8 @@ class RayCluster:
         try:
             if address == "local" or not self._connected(address, quiet):
                 note("ray: started on this host alone, until the sweep ends")
-                cores = len(usable_cores())
                 ray.init(
-                    address="local", num_cpus=cores, include_dashboard=False,
+                    address="local", num_cpus=len(usable_cores()), include_dashboard=False,
                     _node_ip_address="127.0.0.1", **quiet,
                 )  # fmt: skip
         finally:

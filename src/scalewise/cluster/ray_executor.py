@@ -92,8 +92,7 @@ class HostLink:
                 self._broken = (time.monotonic(), in_one_line(error, 300))
             else:
                 if ending.is_lost:
-                    where = f"{ending.message} (on {self._node.address})"
-                    return replace(ending, message=where)
+                    return replace(ending, message=f"{ending.message} (on {self._node.address})")
                 return ending
         return self._loss(*self._broken)
 

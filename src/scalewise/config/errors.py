@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import traceback
+from itertools import dropwhile
 from typing import Literal
 
 from scalewise.host import escaped
@@ -34,10 +35,16 @@ def first_line(error: BaseException, with_class: bool = True) -> str:
     said = str(*error.args[:1]).strip()  # str() of an error of ours is one line
     if "Original Traceback (most recent call last):" in said:
         # Of a worker of a DataLoader: what it raised stands below its last frame.
-        raised = said.rpartition("Traceback (most recent call last):")[2]
-        said = next((line for line in raised.splitlines()[1:] if line[:1].strip()), "")
+        raised = said.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
+        said = shortened("\n".join(dropwhile(lambda line: not line[:1].strip(), raised)))
         return said if with_class else said.partition(": ")[2] or said
-    return _called(error, next(iter(str(error).strip().splitlines()), ""), with_class)
+    return _called(error, shortened(str(error)), with_class)
+
+
+def shortened(text: str) -> str:
+    """The first line of ``text``, and a sign where more follow."""
+    first, *more = text.strip().splitlines() or [""]
+    return f"{first} ..." if more else first
 
 
 def _called(error: BaseException, said: str, with_class: bool) -> str:

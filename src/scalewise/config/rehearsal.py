@@ -134,8 +134,7 @@ class RehearseConfig:
 
 
 def _links() -> str:
-    known = [name for name in options_of("rehearse") if name not in ("none", "auto")]
-    return ", ".join(known)
+    return ", ".join([name for name in options_of("rehearse") if name not in ("none", "auto")])
 
 
 def _link_of(gpus: str) -> Link:

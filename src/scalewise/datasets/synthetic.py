@@ -93,8 +93,7 @@ class PointClouds(DividedData):
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.samples, self.points)
         points = torch.randn(*shape, 3, generator=generator).mul_(self.spread)
-        features = torch.randn(*shape, self.features, generator=generator)
-        return TensorPairs(points, features), None
+        return TensorPairs(points, torch.randn(*shape, self.features, generator=generator)), None
 
 
 class _Synthetic(DividedData):

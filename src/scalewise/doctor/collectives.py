@@ -69,8 +69,7 @@ def measure_all(
                         team, backend, device, group, collective, size, point_s
                     )
                 except RuntimeError as error:
-                    key = f"{backend} from {collective} of {size} bytes"
-                    record.miss(key, first_line(error))
+                    record.miss(f"{backend} from {collective} of {size} bytes", first_line(error))
                     return False
             if isinstance(rate, str):
                 if team.rank == 0:

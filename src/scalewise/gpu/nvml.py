@@ -225,8 +225,7 @@ class Nvml:
 
     def processes(self, device: GpuDevice) -> tuple[DeviceProcess, ...] | None:
         """Compute processes on a device; None where NVML does not tell. Raises GpuLost."""
-        ask = self.api.nvmlDeviceGetComputeRunningProcesses
-        rows = self.attempt(device, "processes", ask)
+        rows = self.attempt(device, "processes", self.api.nvmlDeviceGetComputeRunningProcesses)
         if rows is None:
             return None
         used = [None if p.usedGpuMemory is None else p.usedGpuMemory / 2**20 for p in rows]
@@ -310,8 +309,7 @@ class Nvml:
 
 def words(error: Any) -> str:
     """NVML's own words without capitals or full stop, acronyms kept: ``not supported``."""
-    parts = str(error).strip().rstrip(".").split()
-    return " ".join(w.lower() if w.istitle() else w for w in parts)
+    return " ".join(w.lower() if w.istitle() else w for w in str(error).strip().rstrip(".").split())
 
 
 def _cores(mask: Sequence[int]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from .console import interrupt_on_polite_signals as interrupt_on_polite_signals
 from .console import is_unread as is_unread
 from .console import open_console as open_console
 from .console import plural as plural
+from .console import rows as rows
 from .console import say as say
 from .console import silence_unread as silence_unread
 from .console import tell as tell

@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
@@ -92,10 +93,40 @@ def _is_gone(number: int) -> bool:
     return any(event & gone for _, event in poll.poll(0))
 
 
+_CLAUSE = re.compile(r"(?<=[.,;])(?<!Next,) (?=\S)| (?=\(|scalewise resume )|(?<=  log:) ")
+_PASTED = re.compile(r"^ *(Next|log): |scalewise resume ")
+_WHOLE = re.compile(r" *(Run|Report|Trackio|WandB|resumes): ")
+
+
+def rows(text: str, width: int, indent: str = "") -> list[str]:
+    """``text`` broken between its clauses, or between words where a clause fits no row.
+
+    What is to be pasted, and the path of a log, stays in one piece. ``indent`` is that of further
+    rows; without one, it is what ``text`` has, and two columns at least.
+    """
+    if _WHOLE.match(text):
+        return [text]
+    indent = indent or " " * max(2, len(text) - len(text.lstrip()))
+    clauses = _CLAUSE.split(text.rstrip())
+    if not _PASTED.search(text) and max(map(len, clauses)) > width - len(indent):
+        return textwrap.wrap(
+            text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    found = clauses[:1]
+    for clause in clauses[1:]:
+        if len(found[-1]) + 1 + len(clause) <= width:
+            found[-1] += f" {clause}"
+        else:
+            found.append(indent + clause)
+    return found
+
+
 def say(text: str) -> None:
     """Write lines to standard error; where that fails there is nowhere left to say so."""
     try:
-        sys.stderr.write(f"{_escaped_lines(text)}\n")
+        width = shutil.get_terminal_size().columns if sys.stderr.isatty() else _NO_WIDTH
+        told = (row for line in text.split("\n") for row in rows(escaped(line), width))
+        sys.stderr.write("".join(f"{row}\n" for row in told))
         sys.stderr.flush()
     except OSError:
         discard(2)

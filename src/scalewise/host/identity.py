@@ -190,8 +190,7 @@ def module_files(modules: Iterable[str], search: Sequence[str] | None = None) ->
         file = _module_file(module, search)
         if file is not None:
             end = "/__init__.py" if file.name == "__init__.py" else ".py"
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
-            found[module.replace(".", "/") + end] = content
+            found[module.replace(".", "/") + end] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
 
 
@@ -220,8 +219,7 @@ def scalewise_version(package: Path = _PACKAGE) -> dict[str, object]:
     A package that lies in a repository which does not track it, as an environment in the user's
     own checkout does, has no commit.
     """
-    ours = code_version(package, tracked="__init__.py")
-    return {**ours, SOURCE_SHA256: source_sha256(package)}
+    return {**code_version(package, tracked="__init__.py"), SOURCE_SHA256: source_sha256(package)}
 
 
 @functools.cache

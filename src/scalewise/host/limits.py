@@ -90,8 +90,7 @@ def shared_memory_mib() -> tuple[float | None, float | None]:
 
 def _own_cgroups(root: Path) -> Iterator[Path]:
     """Every folder from this process's cgroup up to the root, for each hierarchy."""
-    memberships = kernel_text(Path("/proc/self/cgroup")) or ""
-    for line in memberships.splitlines():
+    for line in (kernel_text(Path("/proc/self/cgroup")) or "").splitlines():
         _, controllers, relative = line.split(":", 2)
         bases = (
             [root] if not controllers else [root / controllers, root / controllers.split(",")[0]]

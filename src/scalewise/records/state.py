@@ -101,13 +101,15 @@ _OURS = re.compile(r"(^|/)src/scalewise/")
 def line_that_raised(text: str) -> str | None:
     """``file:line`` of the innermost frame of the user's code in tracebacks; else of ours.
 
-    Of several errors, one of which caused the next, that of the last that has one.
+    Of several errors, one of which caused the next, that of the last that has one. faulthandler
+    writes the innermost frame first.
     """
     errors = [
         [(found["file"], found["line"]) for found in _FRAME.finditer(part)]
         for part in text.split("Traceback (most recent call last)")
     ]
-    frames = [frame for part in reversed(errors) for frame in reversed(part)]
+    order = 1 if text.startswith("Current thread 0x") else -1
+    frames = [frame for part in reversed(errors) for frame in part[::order]]
     theirs = (f for f in frames if not _INSTALLED.search(f[0]) and not _OURS.search(f[0]))
     ours = (f for f in frames if _OURS.search(f[0]) or "/scalewise/" in f[0])
     passed_on = frames and "/pytorch_lightning/callbacks/" in frames[0][0]
@@ -119,7 +121,8 @@ def source_line(ending: Ending) -> str:
     """The code at ``raised_at`` as it was when it raised; empty where its last lines lack it."""
     for at, code in pairwise(ending.last_lines):
         frame = _FRAME.match(at)
-        if frame and f"{frame['file']}:{frame['line']}" == ending.raised_at:
+        raised_here = frame and f"{frame['file']}:{frame['line']}" == ending.raised_at
+        if raised_here and not _FRAME.match(code):
             return code.strip()
     return ""
 

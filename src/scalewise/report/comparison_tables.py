@@ -346,7 +346,8 @@ def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
     if winner.advantage is None or _is_tie(winner):
         return
     few = [(e, VERDICT_RUNS - n) for e in winner.rivals if (n := len(e.config.runs)) < VERDICT_RUNS]
-    yield from few or ((entry, more_runs(winner.advantage, 1)) for entry in winner.rivals)
+    more = None if few else more_runs(winner.advantage, 1)
+    yield from few or ((entry, more) for entry in winner.rivals)
 
 
 def _to_add(more: int, entry: Entry) -> str:

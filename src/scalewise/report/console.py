@@ -6,8 +6,6 @@ Record text is escaped in :func:`_text` and :func:`_ascii` alone.
 from __future__ import annotations
 
 import itertools
-import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -18,7 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scalewise.analysis import Analysis
-from scalewise.host import plural
+from scalewise.host import plural, rows
 from scalewise.records import DoctorReport, Provenance
 from scalewise.report.answer import answers
 from scalewise.report.doctor_tables import doctor_sections
@@ -107,31 +105,6 @@ def rows_of(block: Lines, width: int, prefix: str = "") -> Iterator[list[str]]:
 
 def _whose(line: Line) -> str:
     return f"{line.subject}: " if line.subject else ""
-
-
-_CLAUSE = re.compile(r"(?<=[.,;])(?<!Next,) (?=\S)| (?=\(|scalewise resume )")
-_PASTED = re.compile(r"^ *(Next|Run|log): |scalewise resume ")
-
-
-def rows(text: str, width: int) -> list[str]:
-    """``text`` broken between its clauses, or between words where a clause fits no row.
-
-    What is to be pasted, and the path of a log, stays in one piece.
-    """
-    hanging = " " * max(2, len(text) - len(text.lstrip()))
-    clauses = _CLAUSE.split(text)
-    pasted = bool(_PASTED.search(text))
-    if not pasted and max(map(len, clauses)) > width - len(hanging):
-        return textwrap.wrap(
-            text, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
-        )
-    found = clauses[:1]
-    for clause in clauses[1:]:
-        if len(found[-1]) + 1 + len(clause) <= width:
-            found[-1] += f" {clause}"
-        else:
-            found.append(hanging + clause)
-    return found
 
 
 def show_doctor(report: DoctorReport, console: Console) -> None:

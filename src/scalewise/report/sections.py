@@ -125,8 +125,7 @@ class Lines:
 
 
 def lines(texts: Iterable[str | Line], tone: Tone = "list", where: Where = "both") -> Lines:
-    found = tuple(one if isinstance(one, Line) else Line(one) for one in texts)
-    return Lines(found, tone, where)
+    return Lines(tuple(one if isinstance(one, Line) else Line(one) for one in texts), tone, where)
 
 
 @dataclass(frozen=True)

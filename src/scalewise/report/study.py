@@ -81,11 +81,10 @@ def build_study(
     written = []
     tables = ((f"{one.key}.csv", export.table_csv(one)) for one in tables_of(studies(analysis)))
     columns, rows = figure_columns("summary"), measured_rows(analysis)
-    summary = table("summary", columns, rows, is_whole=True)
     for name, text in (
         *_benchmarks(analysis),
         ("comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)),
-        ("summary_table.tex", _latex(summary)),
+        ("summary_table.tex", _latex(table("summary", columns, rows, is_whole=True))),
         ("performance_report.txt", _performance_report(analysis)),
         *tables,
     ):

@@ -90,6 +90,7 @@ class _Guest(ScriptRecorder):
     """A recorder that never ends the script: what it cannot record is a reason, given later."""
 
     failure: BaseException | None = None
+    starts_after = 0
     undo: Callable[[], None]
 
     def _give_up(self, error: BaseException) -> None:

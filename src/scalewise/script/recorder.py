@@ -83,6 +83,8 @@ class ScriptRecorder:
 
     moments: ScriptSteps
     losses: Losses
+    starts_after = 1
+    """Steps of its optimizer: the first one tells that a script trains."""
 
     def __init__(self, place: Place, task: Task) -> None:
         self.folder = CellFolder(Path(place.folder))
@@ -175,7 +177,7 @@ class ScriptRecorder:
         self, optimizer: Optimizer, trained_on: torch.device, leased: DeviceInfo
     ) -> None:
         missing = self._missing
-        if before := steps_before(optimizer):
+        if before := steps_before(optimizer, self.starts_after):
             missing[FRESH_START] = (
                 f"its optimizer had done {before:,} steps: the script goes on from a checkpoint, "
                 "which may be of the run before; {run} in its arguments gives each run a folder"
@@ -520,13 +522,13 @@ def drawn_shard(sampler: object, rank: int, fed: int) -> ShardIndices | None:
     return ShardIndices(rank, indices[:fed], len(torchs.dataset), fed >= len(indices))
 
 
-def steps_before(optimizer: Optimizer) -> int:
-    """Steps before the last one, as far as the optimizer's state counts them as torch's own do."""
+def steps_before(optimizer: Optimizer, own: int) -> int:
+    """Steps but its last ``own``, as far as the optimizer's state counts them as torch's own do."""
     state: Any = next(iter(optimizer.state.values()), {})
     step = state.get("step") if isinstance(state, dict) else None
     if isinstance(step, torch.Tensor) and step.numel() == 1:
         step = step.item()
-    return max(0, int(step) - 1) if isinstance(step, (int, float)) else 0
+    return max(0, int(step) - own) if isinstance(step, (int, float)) else 0
 
 
 def first_parameter(optimizer: Optimizer) -> torch.Tensor:

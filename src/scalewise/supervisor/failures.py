@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from scalewise.config import shortened
 from scalewise.host import memory_limit_mib
 from scalewise.records import (
     Cause,
@@ -122,8 +123,15 @@ def last_lines(
 
 
 def log_end(path: Path) -> tuple[str, ...]:
-    """The last lines of a file; none where it cannot be read."""
-    return tuple(line[:_LINE_LIMIT] for line in _tail(path).splitlines()[-_LAST_LINES:])
+    """The last lines of a file; none where it cannot be read.
+
+    Of the stacks that faulthandler writes, innermost frames first, those of the thread in question.
+    """
+    text = _tail(path)
+    dump, lines = text.rfind("Current thread 0x"), text.splitlines()[-_LAST_LINES:]
+    if dump > text.rfind("Traceback (most"):
+        lines = text[dump:].splitlines()[:_LAST_LINES]
+    return tuple(line[:_LINE_LIMIT] for line in lines)
 
 
 _OTHERS_GIVE_UP_S = 3.0
@@ -272,8 +280,10 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
     began = read_heartbeat(folder.heartbeat_path(ending.rank)) is not None
     lines = [_RANK.sub("", line) for line in last_lines(folder, ending.rank) if line.strip()]
     if ending.cause == "exit" and ending.exit_code:
-        # What an error says may take several lines, of which the first names it.
-        said = next(filter(_ERROR.match, reversed(lines)), lines[-1] if lines else "")
+        # What an error says may take several lines, of which the first names it. Lines of torch's
+        # log, which begin with a bracket, may follow.
+        at = max((k for k, line in enumerate(lines) if _ERROR.match(line)), default=-1)
+        said = shortened("\n".join(lines[at:]).partition("\n[")[0])
         if said.startswith(_OURS):
             return replace(ending, message=said.removeprefix(_OURS), cause="config")
         said = f": {said}" if said else _last_words(folder, ending.rank) or " and said nothing"

@@ -135,8 +135,7 @@ def choose(folder: SweepFolder, asked: Request) -> tuple[Request, StrategyDecisi
     known = {cell.planned.config_id: one for one in found for cell in one.cells}
     probes = {name: one.config_id for name, one in _probes(asked).items()}
     candidates = {name: known[identity] for name, identity in probes.items() if identity in known}
-    most = max((c.devices or 1 for c in candidates.values()), default=1)
-    batch = asked.cell.batch_of(most)
+    batch = asked.cell.batch_of(max((c.devices or 1 for c in candidates.values()), default=1))
     decision = choose_strategy(
         candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches
     )

@@ -37,7 +37,7 @@ from scalewise.config import (
     without_absent_groups,
 )
 from scalewise.host import seal
-from scalewise.records import PlannedCell, SweepFolder, SweepPlan, load_or_none, redacted_words
+from scalewise.records import PlannedCell, SweepFolder, SweepPlan, redacted_words
 from scalewise.train import import_for_building
 
 
@@ -151,8 +151,9 @@ def request(
 
 @functools.cache
 def _planned_words(folder: str | None) -> frozenset[str]:
-    plan = None if folder is None else load_or_none(SweepFolder(folder).load_plan)
-    return frozenset(word for one in (plan.cells if plan else ()) for word in one.overrides)
+    if folder is None or not (sweep := SweepFolder(folder)).plan_path.exists():
+        return frozenset()
+    return frozenset(word for one in sweep.load_plan().cells for word in one.overrides)
 
 
 def settle_repeats(requests: Sequence[Request]) -> list[Request]:
@@ -278,12 +279,11 @@ def make_cell(one: Request, repeat: int) -> Cell:
         f"r{repeat}",
         identity[:8],
     ]
-    name = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in parts)
     return Cell(
         PlannedCell(
             cell_id=identity,
             config_id=one.config_id,
-            name=name,
+            name="-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in parts),
             overrides=redacted_words(one.overrides),
             repeat=repeat,
             devices=None if devices == "auto" else devices,

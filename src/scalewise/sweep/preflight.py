@@ -373,10 +373,11 @@ def _check_lightning(key: str, component: Component, target: Any, typed: str) ->
     if typed and key == "dataset" and _is_a("LightningDataModule", target):
         name, _, value = typed.lstrip("+").partition("=")
         name = name.rpartition(".")[2]
+        own = f"dataset.{name}" if name in component.arguments else f"+dataset.{name}"
         raise ConfigError(
             f"{typed.partition('=')[0]}: found {value} beside dataset._target_={component.target}, "
             "a LightningDataModule, which makes its own batches; allowed: leave it out, or give "
-            f"the class an argument for it: +dataset.{name}={'N' if value == 'auto' else value}"
+            f"the class an argument for it: {own}={value}"
         )
 
 

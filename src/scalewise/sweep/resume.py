@@ -235,20 +235,23 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
         killed = all(one.outcome == "failed" and one.cause == "signal" for one in better)
         return f"{'try again what was killed' if killed else 'finish it'}: {command}"
     own = str(Path(__file__).parents[1])  # which nobody is to mend
-    raised = [one.raised_at for one in faults if one.cause in ("exception", "exit")]
+    raised = [one.raised_at for one in faults if one.cause in ("exception", "exit", "signal")]
     at = next((line for line in raised if line and not line.startswith(own)), None)
-    lead = f"mend {from_here(at) if at else 'it'}, then: {command}"
+    said = f"mend {from_here(at) if at else 'it'}, then:\n  {command}"
     done = [sweep.cell(one.name) for one in plan.cells if sweep.is_done(one)]
-    if not any(_ran(cell, (at or "").rpartition(":")[0]) for cell in done):
-        return lead
     cells = f"{len(done)} done {plural(len(done), 'cell')}"
-    if at is None:
-        return f"{lead}\n  Where you edit code that {cells} ran, add sweep.rerun=all."
-    return (
-        f"{lead} sweep.rerun=all\n"
-        f"  It runs all anew, {cells} included: other code is not compared.\n"
-        "  To keep what is done, apart from the rest: sweep.allow_mixed=true instead."
-    )
+    ran = any(_ran(cell, (at or "").rpartition(":")[0]) for cell in done)
+    if ran and at:
+        said += (
+            " sweep.rerun=all\n"
+            f"  It runs all anew, {cells} included: other code is not compared.\n"
+            "  To keep what is done, apart from the rest: sweep.allow_mixed=true instead."
+        )
+    elif ran:
+        said += f"\n  Where you edit code that {cells} ran, add sweep.rerun=all."
+    if any(one.cause in ("exception", "exit", "oom") for one in faults):
+        said += "\n  Where what you typed is wrong, type it anew: resume keeps it."
+    return said
 
 
 def _ran(cell: CellFolder, file: str) -> bool:

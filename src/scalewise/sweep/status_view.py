@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from textwrap import wrap
+from textwrap import fill
 from typing import Final, TextIO
 
 from rich.console import Console, Group, JustifyMethod, RenderableType
@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.host import from_here, open_console, plural, say
+from scalewise.host import from_here, open_console, plural, rows, say
 from scalewise.records import Ending, RecordError, SweepFolder, sweeps_in, to_plain, unpacked
 from scalewise.sweep.resume import way_to_finish
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
@@ -145,13 +145,10 @@ def render(status: SweepStatus, width: int) -> RenderableType:
     more = f" ({hidden} not shown)" if (hidden := len(status.cells) - len(shown)) else ""
     ended = [(cell.label, cell.ending, cell.log) for cell in status.cells if cell.ending.message]
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
-    lines = [
-        *(Text(_broken(text, width, "  "), style="red") for text in ending_lines(ended)),
-        *(Text(_broken(text, width, "  "), style="yellow") for text in problems),
-    ]
-    summary = _broken(f"{status.folder}: {counts(status)}{more}", width, "  ")
-    last = Text(f"{summary}\n{estimate_line(status)}", style="bold")
-    return Group(_table(shown, width), *lines, last)
+    last = [f"{status.folder}: {counts(status)}{more}", *estimate_line(status).split("\n")]
+    told = [(ending_lines(ended), "red"), (problems, "yellow"), (last, "bold")]
+    lines = (Text("\n".join(rows(t, width)), style) for texts, style in told for t in texts)
+    return Group(_table(shown, width), *lines)
 
 
 def render_running(status: SweepStatus, width: int) -> RenderableType:
@@ -159,14 +156,6 @@ def render_running(status: SweepStatus, width: int) -> RenderableType:
     running = [cell for cell in status.cells if cell.state == "running"]
     words = Text(progress_line(status, width), style="bold", no_wrap=True, overflow="ellipsis")
     return Group(words, _table(running, width)) if running else words
-
-
-def _broken(text: str, width: int, indent: str) -> str:
-    """``text`` with what has no room in ``width`` columns below it; no name or path is broken."""
-    if text.startswith("  log: "):  # to be copied
-        return text
-    return "\n".join(wrap(text, width, subsequent_indent=indent, break_long_words=False,
-                          break_on_hyphens=False))  # fmt: skip
 
 
 def _table(cells: Sequence[CellStatus], width: int) -> Table:
@@ -184,8 +173,8 @@ def _table(cells: Sequence[CellStatus], width: int) -> Table:
     others = (widths.get(name) or max(len(name), wide.get(name, 0), *map(len, column))
               for name, column in shown.items() if name != "cell")  # fmt: skip
     room = max(_FEWEST_NAME, width - sum(2 + columns for columns in others))
-    parts = [name if len(name) <= room else name.replace("-", "- ") for name in shown["cell"]]
-    shown["cell"] = [_broken(name, room, "").replace("- ", "-") for name in parts]
+    names = (name if len(name) <= room else name.replace("-", "- ") for name in shown["cell"])
+    shown["cell"] = [fill(name, room, break_long_words=False).replace("- ", "-") for name in names]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in shown:
         justify: JustifyMethod = "left" if name in ("cell", "state", "swept") else "right"
@@ -313,7 +302,8 @@ class Display:
     def _say(self, text: str, style: str = "") -> None:
         """Print a line. On a terminal what has no room goes on below it, no name or path broken."""
         width = self._console.width if self._console.is_terminal else sys.maxsize
-        self._console.print(Text(_broken(text, width, _INDENT), style=style), soft_wrap=True)
+        lines = "\n".join(rows(text, width, _INDENT))
+        self._console.print(Text(lines, style=style), soft_wrap=True)
 
 
 def make_display(stream: TextIO | None = None) -> Display:

@@ -310,8 +310,7 @@ class _Run:
         try:
             yield
         except Exception as error:
-            is_theirs = not isinstance(error, TrackerError)
-            self._problem = in_one_line(error, with_class=is_theirs)
+            self._problem = in_one_line(error, with_class=not isinstance(error, TrackerError))
             # A tracker that is broken breaks every cell in the same words.
             self._mirror.say(f"{self._mirror.name}: {self._problem} ({_UNHARMED})")
 

@@ -260,8 +260,7 @@ def run_summary(
             "state": "failed",
             **{k: getattr(attempt.failure, k) for k in ("outcome", "cause", "rank", "message")},
         }
-    state = outcome["state"]
-    return RunSummary(state, values, {"outcome": outcome, **used, **_provenance(cell)})
+    return RunSummary(outcome["state"], values, {"outcome": outcome, **used, **_provenance(cell)})
 
 
 def _result_values(result: CellResult) -> dict[str, float]:

@@ -194,6 +194,5 @@ class WandbRun:
         return count
 
     def _count(self) -> int:
-        remote = wandb.Api(timeout=10).run(str(self._run.path))
         # Every row took one step of WandB's own, counted from 0.
-        return int(remote.lastHistoryStep) + 1
+        return int(wandb.Api(timeout=10).run(str(self._run.path)).lastHistoryStep) + 1

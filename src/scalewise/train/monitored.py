@@ -70,8 +70,7 @@ class FitRecords:
         What the fit is made of is known later: until :meth:`repeat_of` it repeats nothing.
         """
         name = self._folder.name
-        planned = PlannedCell(name, name, name, (), 0, len(devices))
-        self._put_into_plan(lambda _: planned)
+        self._put_into_plan(lambda _: PlannedCell(name, name, name, (), 0, len(devices)))
         self._folder.save_running(RunningAttempt(1, self._started_at, tuple(devices)))
         try:
             self._colocation = Colocation(str(self._sweep.path), name)

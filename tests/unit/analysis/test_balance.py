@@ -47,8 +47,7 @@ def test_utilisation_stands_in_for_an_activity_that_is_not_known(
         {"a": DeviceSample("a", *read, sm_activity_percent=1.0, engine_activity_percent=engine)}
         for read in ((90.0, 10.0), (80.0, None), (100.0, 14.0))
     )
-    gpu = SampledDevice("a", 0, "H200")
-    series = DeviceSeries("h", "nvml", 1.0, (gpu,), {}, times, samples)
+    series = DeviceSeries("h", "nvml", 1.0, (SampledDevice("a", 0, "H200"),), {}, times, samples)
     window = (5.0, 5.0 + seconds)
     (usage,) = measure_usage([series], window, window).devices
     assert (usage.engine_activity_percent, usage.memory_sd_mib) == (told, pytest.approx(8**0.5))
@@ -68,8 +67,7 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     assert (first.first_step, last.last_step) == (int(cell.steps[0].timed().rows["step"][0]), 59)
     assert (balance.behind_ms, balance.grade) == (pytest.approx(20.0, rel=0.01), "poor")
     assert "rank 1" in advice(balance.grade, balance.slowest_rank)
-    usage = usage_of(cell.devices, cell)
-    assert usage.cv("memory_used_mib") < 1  # it cannot see the straggler
+    assert usage_of(cell.devices, cell).cv("memory_used_mib") < 1  # it cannot see the straggler
 
 
 def test_ranks_that_are_late_in_turns_are_as_uneven_as_one_that_is_always_late(

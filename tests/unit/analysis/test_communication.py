@@ -96,8 +96,7 @@ def test_what_of_it_comes_before_the_last_gradient_is_the_later_arrival() -> Non
     # Steps 0 and 2 reduce: 42.5 and 42.7 over the ranks, against 41.1 without. Step 4 is neither.
     assert _later(ranks, (0, 2), (1, 3)) == pytest.approx(1.5)
     assert _later(ranks, (0, 2), ()) is None
-    unmarked = series(0, float("nan"), float("nan"))
-    assert _later((unmarked,), (0,), (1,)) is None
+    assert _later((series(0, float("nan"), float("nan")),), (0,), (1,)) is None
 
 
 @pytest.mark.parametrize(("key", "timed"), [("anatomy", True), ("window", False), ("trace", False)])

@@ -43,8 +43,7 @@ def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
     found = compare(a, b, "code")
     told = {match.label: match.change for match in found.matches}
     assert told == dict.fromkeys(("large single x1", "large ddp x2"), "undecided")
-    text = "\n".join(comparison_section(found).texts)
-    assert f": undecided: {said} runs; a verdict" in text
+    assert f": undecided: {said} runs; a verdict" in "\n".join(comparison_section(found).texts)
 
 
 def test_a_second_difference_refuses(tmp_path: Path) -> None:

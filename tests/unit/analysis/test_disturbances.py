@@ -168,8 +168,7 @@ NO_MEMORY = {"extra_memory_on_gpu0": "cannot be told"}
 def test_processes(
     tmp_path: Path, devices: list[DeviceSeries], expected: Mapping[str, str]
 ) -> None:
-    found = disturbances(replace(cell(tmp_path), devices=tuple(devices)))
-    assert statuses(found) == expected
+    assert statuses(disturbances(replace(cell(tmp_path), devices=tuple(devices)))) == expected
 
 
 def test_a_context_is_told_with_its_numbers(tmp_path: Path) -> None:

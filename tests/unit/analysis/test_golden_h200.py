@@ -28,8 +28,7 @@ def test_two_gpus_pay_and_their_loss_is_that_of_all_samples(tmp_path: Path) -> N
 def test_without_peer_to_peer_communication_is_exposed_and_labelled() -> None:
     analysis = analyse(load_sweep(DATA / "h200x2_gpt2_nop2p"))
     (configuration,) = analysis.configurations
-    provenance = configuration.cells[0].provenance
-    assert provenance.emulated == ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
+    assert configuration.cells[0].provenance.emulated == ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
     (limit,) = analysis.budgets[configuration.config_id].limits
     assert (limit.cause, limit.ms) == ("transfer", pytest.approx(6.2, abs=0.1))
 

@@ -126,8 +126,7 @@ def test_swept_numbers_are_listed_from_small_to_large_and_twins_below_one_anothe
     specs = [
         replace(spec, batch_size=size) for size in (512, 32, 2048, 128) for spec in (DDP, Spec())
     ]
-    found = [c.label for c in configurations(swept(tmp_path, *specs))]
-    assert found == [
+    assert [c.label for c in configurations(swept(tmp_path, *specs))] == [
         f"large {of} batch_size={size}"
         for size in (32, 128, 512, 2048)
         for of in ("single x1", "ddp x2")
@@ -193,8 +192,7 @@ def test_a_cell_that_did_not_finish_has_that_of_its_model(tmp_path: Path) -> Non
     other = {"model": {"name": "other"}}
     failed = replace(DDP, outcome="failed")
     sweep = load_sweep(sweep_of(tmp_path, Spec(), failed, Spec(outcome="failed", config=other)))
-    found = [(cell.config or {})["optimizer"]["name"] for cell in sweep.cells]
-    assert found == [OWN, OWN, "adam"]
+    assert [(cell.config or {})["optimizer"]["name"] for cell in sweep.cells] == [OWN, OWN, "adam"]
 
 
 def test_a_class_among_the_arguments_is_called_by_its_own_name_and_once(tmp_path: Path) -> None:

@@ -172,8 +172,7 @@ def sparsely_divided(config: Configuration, first: int = 0, marks: float = 1.06)
 def test_one_step_in_eight_tells_where_the_time_goes(host: str, name: str, ms: float) -> None:
     single, multi = (replace(one, steps=1600) for one in pair(host))
     fully = [configuration(one) for one in (planted(multi, name, ms), single)]
-    expected = make_budget(*fully)
-    assert_same(make_budget(*map(sparsely_divided, fully)), expected)
+    assert_same(make_budget(*map(sparsely_divided, fully)), make_budget(*fully))
 
 
 def test_steps_at_the_start_weigh_no_more_for_being_divided_more_often() -> None:

@@ -311,8 +311,7 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
     assert "Nothing ran on several devices: they were rehearsed." in page
     (told,) = json.loads(plain)["rehearsals"]
     assert (told["ranks"], told["verdict"]) == (2, "likely pays")
-    scaling = details[details.index("## Scaling") :].split("\n## ")[0]
-    assert "rehearsed" not in scaling
+    assert "rehearsed" not in details[details.index("## Scaling") :].split("\n## ")[0]
     assert "rehearsed" not in rows
 
 

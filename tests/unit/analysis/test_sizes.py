@@ -48,8 +48,7 @@ def sized(
 ) -> SizedPair:
     """A pair with this speedup; ``half`` is of its interval, on logarithms."""
     interval = None if half is None else Interval(*(speedup * math.exp(s * half) for s in (-1, 1)))
-    figure = RatioEstimate(speedup, (3, 3), interval, 0.01)
-    found = replace(pair, speedup=figure)
+    found = replace(pair, speedup=RatioEstimate(speedup, (3, 3), interval, 0.01))
     return SizedPair(parameters, batch, found, threshold_rule(parameters, batch))
 
 

@@ -75,8 +75,7 @@ def test_averaging_of_parameters_is_a_transfer(tmp_path: Path) -> None:
 
 def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> None:
     free = replace(DDP, strategy="task_parallel", phases_ms={**DDP_MS, "exposed_comm": 0.01})
-    specs = [s for one in (Spec(), DDP, free) for s in repeats(one, FACTORS)]
-    write_sweep(tmp_path, specs)
+    write_sweep(tmp_path, [s for one in (Spec(), DDP, free) for s in repeats(one, FACTORS)])
     for planned, folder in SweepFolder(tmp_path).cells():
         if "task_parallel" in planned.name:
             folder.save_result(replace(folder.load_result(), models=2))

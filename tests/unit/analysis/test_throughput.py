@@ -91,8 +91,7 @@ def test_steps_without_samples_have_their_times_and_no_rate() -> None:
 
 
 def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: Path) -> None:
-    cell = swept(tmp_path, Spec()).cells[0]
-    anatomy = measure_anatomy(common_steps(cell.steps, 1))
+    anatomy = measure_anatomy(common_steps(swept(tmp_path, Spec()).cells[0].steps, 1))
     for line in ("host", "device"):
         mean = anatomy.mean(line)
         for phase, ms in SINGLE_MS.items():

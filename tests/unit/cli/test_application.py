@@ -225,6 +225,21 @@ def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_key", "trains")
+@pytest.mark.parametrize(("asked", "more"), [("ab", ()), ("abc", ()), ("ab", ("sweep.rerun=all",))])
+def test_cells_of_an_earlier_command_are_counted_when_the_last_one_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    asked: str, more: tuple[str, ...],
+) -> None:  # fmt: skip
+    plan = SweepFolder(recorded(tmp_path, "train.py", "-m")).load_plan()
+    cells = plan_sweep(tmp_path / "planned", "abc").load_plan().cells
+    SweepFolder(tmp_path).save_plan(dataclasses.replace(plan, cells=cells))
+    swept = SweepReport(tmp_path, {f"id-{name}": Ending("failed") for name in asked})
+    monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
+    assert main(["resume", str(tmp_path), *more]) == Exit.DONE
+    assert ("1 cell of an earlier" in capsys.readouterr().err) == (asked == "ab" and not more)
+
+
+@pytest.mark.usefixtures("own_key", "trains")
 def test_a_sweep_whose_name_hydra_would_misread_is_resumed_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "tom's [1], x").mkdir()
     folder = recorded(tmp_path / "tom's [1], x", "train.py", "-m", "hydra.sweep.dir=before")

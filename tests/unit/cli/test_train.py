@@ -141,8 +141,10 @@ def test_a_folder_in_which_another_sweep_runs_or_of_a_torn_plan_is_refused(
     with lock_folder(folder):
         running = train(*asked)
     folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])
-    told = (f"old: found process {os.getpid()}, ", f"{folder.plan_path}: cannot be read as JSON")
-    for (status, errors), said in zip((running, train(*asked)), told, strict=True):
+    script = ("-m", "experiment=script", "script.command=ls", "precision=fp32", asked[0])
+    torn = f"{folder.plan_path}: cannot be read as JSON"
+    told = (f"old: found process {os.getpid()}, ", torn, torn)
+    for (status, errors), said in zip((running, train(*asked), train(*script)), told, strict=True):
         assert (status, errors.count("\n")) == (2, 1)
         assert errors.startswith(f"error: {said}")
 

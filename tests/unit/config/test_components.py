@@ -157,8 +157,7 @@ def test_a_gpu_finds_its_own_profile() -> None:
 
 
 def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> None:
-    pcie = build(HardwareConfig, composed("+hardware=pcie")["hardware"])
-    assert pcie.nccl_environment() == {}
+    assert build(HardwareConfig, composed("+hardware=pcie")["hardware"]).nccl_environment() == {}
     seed = build(HardwareConfig, composed("+hardware=seed000")["hardware"])
     assert seed.nccl_environment()["NCCL_BUFFSIZE"] == "33554432"
     assert "NCCL_NTHREADS" not in seed.nccl_environment()

@@ -211,8 +211,7 @@ class TestAgNews:
         path.write_text('review,sentiment\n"A fine, fine film",positive\nDull,negative\n')
         data = Imdb(str(path), max_tokens=3, validation_fraction=0.0)
         x, target = data.train.__getitems__([0, 1])
-        counts = dict(zip(target.tolist(), (x > 0).sum(dim=1).tolist(), strict=True))
-        assert counts == {1: 3, 0: 1}
+        assert dict(zip(target.tolist(), (x > 0).sum(dim=1).tolist(), strict=True)) == {1: 3, 0: 1}
         path.write_text("Dull,bad\n")
         with pytest.raises(DatasetError, match=r"row 1: found \['Dull', 'bad'\]; allowed: "):
             _ = Imdb(str(path)).train

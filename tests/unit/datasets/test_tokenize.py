@@ -111,8 +111,7 @@ def test_a_folder_of_tokens_is_training_data(tmp_path: Path, folder: Path) -> No
     assert len(data.validation) == 3
     assert data.describe() == {"sequence_length": 16, "vocabulary_size": 257}
     assert len(data.train) == (len(expected("train")) - 1) // 16
-    much = TokenFolder(str(folder), sequence_length=len(expected("validation")))
-    assert much.validation is None
+    assert TokenFolder(str(folder), sequence_length=len(expected("validation"))).validation is None
 
 
 @pytest.mark.parametrize("size", [2**16, 2**16 + 1])

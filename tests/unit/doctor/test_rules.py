@@ -251,8 +251,7 @@ def test_the_gravest_comes_first() -> None:
         _host(cpu_governor="powersave", shm_total_mib=64.0, shm_free_mib=1.0),
         _device(0, ecc_uncorrected=2),
     )
-    severities = [f.severity for f in advise(change(_healthy()))]
-    assert severities == ["fault", "warning", "note"]
+    assert [f.severity for f in advise(change(_healthy()))] == ["fault", "warning", "note"]
 
 
 def test_shares_of_a_cpu_are_slow_only_where_all_figures_say_so() -> None:

@@ -82,8 +82,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
 def _cell(path: Path, source: Literal["nvml", "process"], *rows: dict[str, DeviceSample]) -> Path:
     folder = CellFolder(path)
     folder.save_config({"model": {"name": "medium"}})
-    series = folder.device_series_path("abc")
-    writer = DeviceSeriesWriter(series, "abc", source, 1.0, _DEVICES)
+    writer = DeviceSeriesWriter(folder.device_series_path("abc"), "abc", source, 1.0, _DEVICES)
     for number, samples in enumerate(rows or [_SAMPLES]):
         writer.append(1.7e9 + number, samples, 0.2)
     writer.close()

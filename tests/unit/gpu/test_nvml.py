@@ -60,8 +60,7 @@ def test_the_slow_group_adds_counters_and_processes(fake_nvml: FakeNvml) -> None
 
 
 def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: FakeNvml) -> None:
-    scenario = Scenario().h200(1).value(0, SM_ACTIVITY, 96.5)
-    fake_nvml(scenario.fault(0, "gpm.60", NOT_SUPPORTED))
+    fake_nvml(Scenario().h200(1).value(0, SM_ACTIVITY, 96.5).fault(0, "gpm.60", NOT_SUPPORTED))
     with open_nvml() as nvml:
         (gpu,) = nvml.devices()
         assert nvml.sample(gpu, gpm=True).sm_activity_percent is None

@@ -46,8 +46,7 @@ def _draw(frame: Frame, width: int) -> list[str]:
 def test_every_gpu_has_a_row_and_nothing_overflows(count: int, width: int) -> None:
     lines = _draw(_frame(count), width)
     assert max(map(len, lines)) <= width
-    rows = [line.split()[0] for line in lines[2 : 2 + count]]
-    assert rows == [str(i) for i in range(count)]
+    assert [line.split()[0] for line in lines[2 : 2 + count]] == [str(i) for i in range(count)]
     assert not any("…" in line for line in lines[1 : 2 + count]), "no number is cut off"
 
 

@@ -129,3 +129,16 @@ def test_no_door_lets_a_control_character_through(
     ours = shown.replace("\x1b[31m", "").replace("\x1b[0m", "") if door == "terminal" else shown
     assert not set("\x1b\x07\r\u202e\x9b") & set(ours)
     assert door != "terminal" or "\x1b[31m" in shown
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_error_is_broken_where_a_terminal_ends_and_one_line_in_a_pipe(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    path = f"/a/{'b' * 40}"
+    say(f"error: batch_size: found 3 beside a module; allowed: 4\n  log: {path}")
+    ends = "\n  " if is_terminal else " "
+    said = f"error: batch_size: found 3{ends}beside a module; allowed: 4\n  log:{ends}{path}\n"
+    assert capsys.readouterr().err == said

@@ -30,8 +30,7 @@ def count_flops(model: Any, x: Tensor, target: Tensor) -> int:
     counter = FlopCounterMode(display=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
-        unfused = torch.backends.mkldnn.flags(enabled=False)
-        with unfused, counter, sdpa_kernel(SDPBackend.MATH):
+        with torch.backends.mkldnn.flags(enabled=False), counter, sdpa_kernel(SDPBackend.MATH):
             model.loss(model(x), target).backward()
     return int(counter.get_total_flops())
 
@@ -77,8 +76,7 @@ def test_declared_flops_are_what_torch_counts(make: Any) -> None:
 def test_sized_models_have_the_size_asked_for(parameters: int) -> None:
     with torch.device("meta"):
         model = SizedMlp(parameters)
-    count = sum(p.numel() for p in model.parameters())
-    assert count == pytest.approx(parameters, rel=0.02)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(parameters, rel=0.02)
     assert len([layer for layer in model.layers if isinstance(layer, nn.Linear)]) == 5
 
 

@@ -163,8 +163,7 @@ def test_a_mirror_gets_the_attempt_that_has_begun_and_then_how_it_ended(folder: 
 def test_threads_that_write_one_record_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = tmp_path / "tracking.json"
     with ThreadPoolExecutor(8) as pool:
-        written = [pool.submit(write_atomically, path, b"x" * 50_000) for _ in range(200)]
-        for each in written:
+        for each in [pool.submit(write_atomically, path, b"x" * 50_000) for _ in range(200)]:
             each.result()
     assert path.read_bytes() == b"x" * 50_000
     assert list(tmp_path.iterdir()) == [path]

@@ -104,8 +104,7 @@ def test_rows_of_more_than_one_block_come_back_and_steps_are_timed_from_one_on(
     assert [len(one.timed()) for one in (series, replace(series, timed_from=5))] == [
         len(rows) - 2, len(rows) - 5
     ]  # fmt: skip
-    apart = series.select(np.isin(rows["step"], (3, 4, 8)))
-    assert apart.rows["step"].tolist() == [3, 4, 8]
+    assert series.select(np.isin(rows["step"], (3, 4, 8))).rows["step"].tolist() == [3, 4, 8]
 
 
 def test_blocks_that_are_lost_swapped_or_repeated_are_seen(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from scalewise.analysis.remedies import find_remedies, is_refused
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.overrides import words_of
 from scalewise.config import ConfigError, conf_dir, resolve
+from scalewise.host import rows
 from scalewise.records import UNCOUNTED
 from scalewise.report import box, plots, report_sections
 from scalewise.report.advice import advise
 from scalewise.report.answer import MOST_WHOLE, answers, next_step, reasons
-from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines
 from scalewise.report.page import render
 from scalewise.report.plots import answer_plot, report_plots
@@ -79,6 +79,7 @@ def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
     broken = ["  Next, to decide:", f"  {command}", "  (2 min)."]
     assert rows(f"  Next, to decide: {command} (2 min).", 80) == broken
     assert max(map(len, rows("word " * 60, 80))) <= 80
+    assert len(rows(f"resumes: scalewise train x='[{'1, ' * 60}]'", 80)) == 1
 
 
 def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
@@ -159,8 +160,7 @@ def test_more_runs_are_asked_for_once_for_all(tmp_path: Path, runs: int) -> None
         *repeats(replace(other, strategy="single", devices=1), NOISY[0][:runs]),
         *repeats(other, NOISY[1][:runs]),
     )  # fmt: skip
-    verdicts = [lines[0].verdict for lines in blocks(found)]
-    assert verdicts == ["undecided", "undecided"]
+    assert [lines[0].verdict for lines in blocks(found)] == ["undecided", "undecided"]
     said = [text for text in answers(found).texts if "sweep.extend=" in text]
     assert len(said) == 1
     most = max(pair.judgement.more_runs or 0 for pair in found.pairs)
@@ -283,8 +283,7 @@ def test_of_many_configurations_the_verdicts_are_said(tmp_path: Path) -> None:
     ],
 )
 def test_a_sweep_without_comparison_says_why(tmp_path: Path, specs: list[Spec], said: str) -> None:
-    texts = answers(analysed(tmp_path, *specs)).texts
-    assert sum(said in text for text in texts) == 1
+    assert sum(said in text for text in answers(analysed(tmp_path, *specs)).texts) == 1
 
 
 def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None:
@@ -410,8 +409,7 @@ def test_more_rows_than_a_picture_holds_are_drawn_on_the_page_alone(
     monkeypatch.setattr(plots, "_MOST_DRAWN", 2)
     other = Spec(model="other")
     found = analysed(tmp_path, *repeats(Spec(), [1, 1.01]), *repeats(DDP, [1, 1.01]), other)
-    draws = report_plots(found)
-    assert [name for name, draw in draws.items() if draw()] == ["answer.png"]
+    assert [name for name, draw in report_plots(found).items() if draw()] == ["answer.png"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -31,8 +31,7 @@ def test_a_slowdown_is_shown_and_small_ones_are_not(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # else lines are broken
-    after = sweep(tmp_path / "b", 1.02)
-    assert main(["compare", before, after, "--factor", "code"]) == 0
+    assert main(["compare", before, sweep(tmp_path / "b", 1.02), "--factor", "code"]) == 0
     found = re.search(
         r"large single x1: slower: (\S+) \(97\.5 % interval .*\) from 5 and 5 runs\n",
         capsys.readouterr().out,

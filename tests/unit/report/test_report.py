@@ -240,7 +240,7 @@ def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> No
     lines = printed(path, width=60).splitlines()
     assert any(line.startswith("failed: 001-large-ddp-r0: rank") for line in lines)
     at = lines.index("  raised at /home/user/my_model.py:12")
-    assert lines[at + 1] == f"  log: {folder.log_path(1, 'err')}"
+    assert lines[at + 1 : at + 3] == ["  log:", f"  {folder.log_path(1, 'err')}"]
     page = text_of(built(path), "details.md")
     assert "| my_model.py:12 | 001-large-ddp-r0/logs/rank1.err |" in page
     assert str(tmp_path) not in page.partition("```text\nTraceback")[0]

@@ -91,8 +91,7 @@ class TestScaling:
         assert "train_loss reached" in titles
         for record in (*path.glob("*-ddp-*/metrics/*"), *path.glob("*-ddp-*/result.json")):
             record.write_text(record.read_text().replace("train_loss", "val_loss"))
-        shown = values(path, "resources", "resources", "loss_name")
-        assert shown == ["train_loss", "val_loss"]
+        assert values(path, "resources", "resources", "loss_name") == ["train_loss", "val_loss"]
 
     def test_an_operation_has_no_optimizer_and_the_format_of_its_data(self, tmp_path: Path) -> None:
         config = {

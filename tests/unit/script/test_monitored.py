@@ -251,6 +251,7 @@ def test_what_ends_a_loop_early_is_its_reason_and_comes_through(
 def test_a_model_without_tensors_is_timed_and_nobody_counts_its_samples(tmp_path: Path) -> None:
     (model, optimizer), done = trained(), 0
     model.forward = int  # type: ignore[assignment]
+    optimizer.state["a parameter"] = {"step": 7}  # of a checkpoint
     with scalewise.monitor(model, optimizer, folder=tmp_path / "records") as m:
         for done in map(model, m(range(30))):  # no tensors
             optimizer.step()
@@ -259,6 +260,7 @@ def test_a_model_without_tensors_is_timed_and_nobody_counts_its_samples(tmp_path
     result = cells(tmp_path / "records")[0].load_result()
     assert result.ranks[0].parameters_changed is None, "they are no numbers any more"
     assert "samples of 30 of 30 steps" in result.ranks[0].missing[UNCOUNTED]
+    assert "had done 7 steps" in result.ranks[0].missing["fresh start"]
     assert result.global_batch_size is None
     with pytest.warns(UserWarning, match="found no `with"):
         scalewise.monitor(model, optimizer).log("loss", 1.0)
@@ -369,8 +371,7 @@ def test_a_batch_that_a_checkpoint_runs_anew_counts_once(tmp_path: Path, reentra
     model, optimizer = trained()
     with scalewise.monitor(model, optimizer, folder=tmp_path / "records", warmup_steps=0):
         for batch in batches(12):
-            made = checkpoint(model, batch.requires_grad_(), use_reentrant=reentrant)
-            made.sum().backward()
+            checkpoint(model, batch.requires_grad_(), use_reentrant=reentrant).sum().backward()
             optimizer.step()
     (cell,) = cells(tmp_path / "records")
     (rank,) = cell.load_result().ranks

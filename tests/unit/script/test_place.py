@@ -61,8 +61,7 @@ def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Pa
         "print(__name__, sys.mine, sibling.value, sys.path[0], sitecustomize.__file__)\n"
         "print([p for p in sys.path if p.endswith('script/site')])\n"
     )
-    done = train(tmp_path, str(tmp_path / "theirs"))
-    first, second = done.stdout.splitlines()
+    first, second = train(tmp_path, str(tmp_path / "theirs")).stdout.splitlines()
     theirs = tmp_path / "theirs" / "sitecustomize.py"
     assert (first, second) == (f"__main__ loaded 3 {tmp_path} {theirs}", "[]")
 

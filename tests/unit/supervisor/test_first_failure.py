@@ -195,8 +195,7 @@ class Ranks:
 
 
 def judged(folder: Path, ranks: Ranks, ending: Ending, world_size: int) -> Ending:
-    cell = CellFolder(folder)
-    return name_absent(ending, ranks, cell, 8.0, world_size)  # type: ignore[arg-type]
+    return name_absent(ending, ranks, CellFolder(folder), 8.0, world_size)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -271,11 +270,12 @@ def named(
     ("log", "said", "cause"),
     [
         ("usage: train.py\ntrain.py: error: no --data\n", "train.py: error: no --data", "config"),
-        (f"{RAISED}ValueError: two\nlines of it\n", "ValueError: two", "exit"),
-        (f"{RAISED}[rank0]: ValueError: two\n[rank0]: lines\n", "1: ValueError: two", "exit"),
+        (f"{RAISED}ValueError: two\nlines of it\n", "ValueError: two ...", "exit"),
+        (f"{RAISED}[rank0]: ValueError: two\n[rank0]: lines\n", "1: ValueError: two ...", "exit"),
+        (f"{RAISED}[rank0]: ValueError: one\n[rank0]:[W1127 c10] left\n", "Error: one", "exit"),
         ("", "rank 0 exited with status 1 and said nothing", "config"),
         (f"{RAISED}{OURS}rehearse: found send", "rehearse: found send", "config"),
-        (f"{RAISED}ValueError: of=RANK\nor so", "of=RANK", "exit"),
+        (f"{RAISED}ValueError: of=RANK\nor so", "of=RANK ...", "exit"),
     ],
 )
 def test_its_last_words_are_the_reason(script: CellFolder, log: str, said: str, cause: str) -> None:

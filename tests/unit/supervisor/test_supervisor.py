@@ -18,12 +18,14 @@ from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.settings import SETTINGS, SLOT, job_in
 from scalewise.host import host_id
 from scalewise.records import (
+    Cause,
     CellFolder,
     DeviceInfo,
     Ending,
     HeartbeatWriter,
     RunningAttempt,
     read_device_series,
+    source_line,
 )
 from scalewise.supervisor import Nodes, NodesApart, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
@@ -48,18 +50,28 @@ def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None
     return Supervisor(job_in(folder.path, settings), cast(Wakeup, wakeup))
 
 
-@pytest.mark.parametrize(("cause", "at"), [("exception", "/mine/net.py:12"), ("config", None)])
+RAISED = 'Traceback (most recent call last):\n  File "/mine/net.py", line 12, in forward\n    x.y\n'
+FRAMES = (
+    '  File "/mine/net.py", line 12 in forward\n' + '  File "/mine/main.py", line 1 in f\n' * 40
+)
+DUMP = (
+    f"Thread 0x7e:\n{FRAMES}\nCurrent thread 0x7f (most recent call first):\n{FRAMES}\nModules: a"
+)
+
+
+@pytest.mark.parametrize(
+    ("cause", "log", "at"),
+    [
+        ("exception", RAISED, "/mine/net.py:12"), ("config", RAISED, None),
+        ("signal", DUMP, "/mine/net.py:12"), ("exception", DUMP + RAISED, "/mine/net.py:12"),
+    ],
+)  # fmt: skip
 def test_the_line_that_raised_is_told_but_of_what_was_refused(
-    supervisor: Supervisor,
-    monkeypatch: pytest.MonkeyPatch,
-    cause: Literal["exception", "config"],
-    at: str | None,
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, cause: Cause, log: str, at: str | None
 ) -> None:
-    log = supervisor.folder.log_path(0, "err")
-    log.parent.mkdir()
-    log.write_text(
-        'Traceback (most recent call last):\n  File "/mine/net.py", line 12, in forward\n    x.y\n'
-    )
+    path = supervisor.folder.log_path(0, "err")
+    path.parent.mkdir()
+    path.write_text(log)
     begun: list[RunningAttempt | None] = []
 
     def train() -> Ending:
@@ -70,6 +82,7 @@ def test_the_line_that_raised_is_told_but_of_what_was_refused(
     assert supervisor.run().raised_at == at
     (attempt,) = supervisor.folder.attempts()
     assert (attempt.raised_at, attempt.message) == (at, "rank 0 failed")
+    assert source_line(attempt) == ("x.y" if RAISED in log and at else "")
     assert begun == [RunningAttempt(1, supervisor.started_at, (SLOT,))]
     assert supervisor.folder.find_running_attempt() is None
 
@@ -267,8 +280,7 @@ def test_imports_are_no_hang_and_have_a_limit_of_their_own(
     liveness = Liveness(folder, settings, iter(now_s).__next__)
     assert liveness.hang([0, 1]) is None
     HeartbeatWriter(folder.heartbeat_path(0)).close()
-    ending = liveness.hang([0, 1])
-    assert ending.message == (
+    assert liveness.hang([0, 1]).message == (
         f"rank 1 {lacks} 61 s (sweep.start_timeout_s=60); the stacks of all ranks are in logs/"
     )
 

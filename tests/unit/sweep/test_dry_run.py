@@ -139,8 +139,7 @@ def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(begu
         (cells, left, "nothing can run: see above what this host lacks"),
         (cells[:2], [], "nothing is left to do"),
     ):
-        selection = select(asked_for, folder, None)
-        lines, found = preview(folder, selection, Refusing(), packed=False)
+        lines, found = preview(folder, select(asked_for, folder, None), Refusing(), packed=False)
         assert (lines[-1], found) == (last, dict.fromkeys(refused, "found no GPU"))
 
     class AllButOne(Refusing):

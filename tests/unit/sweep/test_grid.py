@@ -12,8 +12,7 @@ from scalewise.sweep import combinations, compose, texts
 def jobs(
     typed: str = "", grids: tuple[str, ...] = (), params: dict[str, object] | None = None
 ) -> list[str]:
-    parser = OverridesParser.create()
-    made = combinations(grids, params or {}, typed.split(), parser)
+    made = combinations(grids, params or {}, typed.split(), OverridesParser.create())
     return [" ".join(job) for job in made]
 
 

@@ -36,8 +36,7 @@ def test_shares_of_the_same_cores_exclude_one_another() -> None:
     assert held is not None
     assert units(whole[0]) == ("cpu-0", "cpu-1")
     for other, core in ((ours, 2), (theirs, 3)):
-        taken = other.try_lease(CORES, 1)
-        assert taken.slots[0].cores == (core,)
+        assert other.try_lease(CORES, 1).slots[0].cores == (core,)
     ours.release(held)
     assert theirs.try_lease(whole, 1) is not None
 
@@ -46,8 +45,7 @@ def test_a_cpu_device_is_the_same_share_for_one_rank_and_for_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leases_module, "usable_cores", lambda: (2, 3, 5, 7, 8))
-    host = discover(HardwareConfig("cpu", "cpu"))
-    assert [slot.cores for slot in host.slots] == [(2, 3), (5, 7)]
+    assert [slot.cores for slot in discover(HardwareConfig("cpu", "cpu")).slots] == [(2, 3), (5, 7)]
     with pytest.raises(HostMismatch, match=r"hardware\.cores_per_device: found 6; allowed: 1 to 5"):
         discover(HardwareConfig("cpu", "cpu", cores_per_device=6))
 

@@ -178,8 +178,7 @@ def test_an_import_that_does_not_return_is_one_line(
 ) -> None:
     monkeypatch.setattr(preflight, "_TIMEOUT_S", limit_s)
     (mine / "broken.py").write_text(source)
-    said = refusal(asked("broken.Net"))
-    assert said.startswith(f"model._target_: importing broken {why}")
+    assert refusal(asked("broken.Net")).startswith(f"model._target_: importing broken {why}")
 
 
 @pytest.mark.usefixtures("looked_at_here")
@@ -250,12 +249,21 @@ def data_module(*overrides: str, **arguments: Any) -> Request:
     return composed("dataset._target_=data.Data", *words, *overrides)
 
 
-@pytest.mark.parametrize("typed", ["batch_size=256", "dataset.loader.num_workers=2"])
-def test_what_a_data_module_decides_itself_is_refused_beside_it(data: None, typed: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "given"),
+    [
+        ("batch_size=256", {}),
+        ("dataset.loader.num_workers=2", {}),
+        ("batch_size=256", {"batch_size": 8}),
+    ],
+)
+def test_what_a_data_module_decides_itself_is_refused_beside_it(
+    data: None, typed: str, given: dict[str, int]
+) -> None:
     key, _, value = typed.partition("=")
-    line = refusal(data_module(typed))
+    line = refusal(data_module(typed, **given))
     assert line.startswith(f"{key}: found {value} beside dataset._target_=data.Data, a Lightning")
-    assert line.endswith(f"+dataset.{key.rpartition('.')[2]}={value}")
+    assert line.endswith(f": {'' if given else '+'}dataset.{key.rpartition('.')[2]}={value}")
 
 
 def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:

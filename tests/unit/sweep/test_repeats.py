@@ -116,8 +116,7 @@ def test_rounds_that_a_configuration_sat_out_stay_out_when_it_is_resumed(
     single = next(c.request for c in cells if c.planned.devices == 1)
     ran = [make_cell(single, repeat) for repeat in (0, 1, 2, 5)]
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(c.planned for c in ran)))
-    again = plan([single], 0, planned_repeats(folder))
-    assert [c.planned.repeat for c in again] == [0, 1, 2, 5]
+    assert [c.planned.repeat for c in plan([single], 0, planned_repeats(folder))] == [0, 1, 2, 5]
 
 
 def recording(folder: Path, stop_after: int | None = None) -> tuple[Engine, list[Cell]]:

@@ -131,7 +131,7 @@ def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(
     assert main(["status", str(sweep.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("failed: failed: rank 1 ran out of memory")
-    assert lines[at + 1 : at + 3] == ["  raised at /home/user/my_model.py:12", f"  log: {log}"]
+    assert lines[at + 1 : at + 4] == ["  raised at /home/user/my_model.py:12", "  log:", f"  {log}"]
     (running,) = [line for line in lines if line.startswith("running ")]
     assert "30/120" in running
     cell = states(sweep)["failed"]
@@ -229,8 +229,8 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     assert "scalewise resume " not in estimate_line(held)
     ended = reader.read()
     assert not ended.running
-    said = "not running; 3 to do, failed ones included, would take about 30.0 s\nmend it, then: "
-    assert estimate_line(ended).startswith(f"{said}scalewise resume "), "all but the one done"
+    said = "not running; 3 to do, failed ones included, would take about 30.0 s\nmend it, then:\n"
+    assert estimate_line(ended).startswith(f"{said}  scalewise resume "), "all but the one done"
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,10 @@ def test_what_comes_back_is_mended_first_and_what_is_done_of_that_code_runs_anew
     done = sweep.cell("done")
     done.save_provenance(replace(done.load_provenance(), code={CLASS_FILES: {"my.py": "0"}}))
     endings = [Ending("interrupted"), Ending("failed", cause, exit_code=-9, raised_at=raised_at)]
-    way, *cost = way_to_finish(sweep.path, endings).splitlines()
+    way, *cost = way_to_finish(sweep.path, endings).replace("then:\n ", "then:").splitlines()
     assert way == f"{first}: scalewise resume {sweep.path}{anew}"
-    assert bool(cost) == (bool(anew) or first == "mend it, then")
+    # Of the code that is done, and of what was typed.
+    assert len(cost) == ((2 * bool(anew) or first == "mend it, then") + (cause == "exception"))
     assert way_to_finish(sweep.path.with_suffix(".zip"), endings) == ""
     assert ("killed: " in way_to_finish(sweep.path, endings[1:])) == (cause == "signal")
     # A script's own file is not among its code.
@@ -280,7 +281,7 @@ def test_no_swept_value_and_no_part_of_a_name_is_broken(width: int) -> None:
     for sweep in ("cpu2_matrix", "rehearsal/gpt2_x4_nvlink"):
         status, file = StatusReader(kept(sweep)).read(), StringIO()
         failed = replace(status.cells[0], ending=Ending("failed", message="no room " * 20))
-        status = replace(status, cells=(failed, *status.cells[1:]))
+        status = replace(status, folder=sweep, cells=(failed, *status.cells[1:]))
         Console(file=file, width=width).print(render(status, width), soft_wrap=True)
         assert ("swept" in file.getvalue()) == any(cell.swept for cell in status.cells)
         words = {word for line in file.getvalue().splitlines() for word in line.split()}

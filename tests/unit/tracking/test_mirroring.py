@@ -270,8 +270,7 @@ def test_a_cell_run_again_has_a_run_of_another_name(bench: Bench) -> None:
     bench.sweep.cell("alpha").set_aside()
     bench.cell("alpha", 40).succeed()
     assert bench.finish() == 0
-    new = bench.trackers["wandb"].runs["alpha again 1"].info
-    assert new.run_id != old.run_id
+    assert bench.trackers["wandb"].runs["alpha again 1"].info.run_id != old.run_id
 
 
 def test_a_retry_that_overtakes_the_mirror_is_said(bench: Bench) -> None:
@@ -284,8 +283,7 @@ def test_a_retry_that_overtakes_the_mirror_is_said(bench: Bench) -> None:
     second.succeed(attempt=2)
     assert bench.finish(mirror) == 1
     assert any("a retry began before all its records were mirrored" in s for s in bench.said)
-    retried = bench.trackers["wandb"].runs["alpha try 2"]
-    assert len(retried.rows) + 1 == second.expected_rows()
+    assert len(bench.trackers["wandb"].runs["alpha try 2"].rows) + 1 == second.expected_rows()
     assert {s.status for s in bench.states("alpha").values()} == {"synced"}
 
 

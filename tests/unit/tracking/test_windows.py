@@ -246,8 +246,7 @@ def told(cell: RecordedCell) -> tuple[RunInfo, RunSummary]:
     """What a tracker is told of a run at its begin and at its end."""
     folder, attempt = cell.folder, current_attempt(cell.folder)
     assert attempt is not None
-    called = SweepName("11-23 14:05", "net")
-    info = run_info(folder, attempt, PLANNED, folder.path, called)
+    info = run_info(folder, attempt, PLANNED, folder.path, SweepName("11-23 14:05", "net"))
     return info, run_summary(folder, attempt, None)
 
 

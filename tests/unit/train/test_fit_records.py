@@ -44,7 +44,7 @@ def read(folder: Path) -> CellRecords:
 @pytest.mark.parametrize(
     ("error", "state", "cause", "message"),
     [
-        (ValueError("mine\nmore"), "failed", "exception", "ValueError: mine"),
+        (ValueError("mine\nmore"), "failed", "exception", "ValueError: mine ..."),
         (MemoryError(), "failed", "oom", "MemoryError"),
         (SystemExit(3), "failed", "exit", "the script left with exit status 3 amid the fit"),
         (SystemExit(), "failed", "exit", "the script left with exit status 0 amid the fit"),

@@ -113,8 +113,7 @@ def test_every_rank_ends_after_the_same_step() -> None:
     for rank in (first, second):
         rank.train(1)
         assert rank.loop.max_steps == rank.planned[-1] == first.last
-    known = [rank.length.record().announced_at_step for rank in (first, second)]
-    assert known == [50, 53]
+    assert [rank.length.record().announced_at_step for rank in (first, second)] == [50, 53]
 
 
 @pytest.mark.usefixtures("store")

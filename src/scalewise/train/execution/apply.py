@@ -62,8 +62,7 @@ class Execution:
     @property
     def untimed_steps(self) -> int:
         """First steps that are excluded from every timing."""
-        preparing = self._config.preparing_steps(self._rank.world_size)
-        return max(self._cell.warmup_steps, preparing)
+        return max(self._cell.warmup_steps, self._config.preparing_steps(self._rank.world_size))
 
     def attach(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
         """Replace the Trainer's steps by replayed ones where they can be."""

@@ -43,8 +43,7 @@ class HostState:
 
     def change(self) -> str | None:
         """The first value that has changed since this was made, in words; None if none has."""
-        now = self._values()
-        for name, value in now.items():
+        for name, value in self._values().items():
             if name not in self._before or self._before[name] != value:
                 return f"{name} changes in each step and is kept in Python or in host memory"
         return None

@@ -100,8 +100,7 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
         optimizer = self._optimizer(held_parameters(self.network))
         if self._schedule is None:
             return optimizer
-        schedule = self._schedule(optimizer, self.trainer)
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return {"optimizer": optimizer, "lr_scheduler": self._schedule(optimizer, self.trainer)}
 
 
 class KeywordModule(ExperimentModule):

@@ -98,8 +98,7 @@ class BackgroundDrain:
     def _give_way(self) -> None:
         """Leave the interpreter to training for a while, unless it waits for the records."""
         self._look_around()
-        piece_s = time.thread_time() - self._worked_s
-        self._hurry.wait(max(_LEAST_REST_S, _REST * piece_s))
+        self._hurry.wait(max(_LEAST_REST_S, _REST * (time.thread_time() - self._worked_s)))
         self._worked_s = time.thread_time()
 
     def _look_around(self) -> None:

@@ -178,11 +178,10 @@ def hidden_reductions(trainer: pl.Trainer) -> Mapping[str, str]:
     reasons: Mapping[str, str] | None = getattr(strategy, "hidden", None)
     if reasons is not None:
         return reasons
-    learns = any(p.requires_grad for p in trainer.lightning_module.parameters())
     return {
         "exposed_comm_ms": (
             f"{type(strategy).__name__} reduces gradients where no hook can see it"
-            if learns
+            if any(p.requires_grad for p in trainer.lightning_module.parameters())
             else "nothing has gradients, so none are reduced"
         )
     }

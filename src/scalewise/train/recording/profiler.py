@@ -36,8 +36,7 @@ def covered_ns(intervals: Intervals) -> int:
 
 def shared_ns(left: Intervals, right: Intervals) -> int:
     """Time that both cover: ``|A| + |B| - |A or B|``."""
-    both = np.concatenate((left, right))
-    return covered_ns(left) + covered_ns(right) - covered_ns(both)
+    return covered_ns(left) + covered_ns(right) - covered_ns(np.concatenate((left, right)))
 
 
 _LONGEST = 20

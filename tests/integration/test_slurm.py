@@ -179,8 +179,7 @@ def test_jobs_outlive_their_sweep_and_are_found_again(slurm: Train) -> None:
     again = slurm(*command, f"sweep.resume={folder.path.parent}")
     assert again.status == 0, again.err
     assert f"still is SLURM job {job(folder)}" in again.err or folder.load_result().attempt == 1
-    assert submission(folder) == first
-    assert list(folder.attempts()) == []
+    assert (submission(folder), list(folder.attempts())) == (first, [])
 
 
 def test_a_requeued_job_starts_its_cell_anew(slurm: Train) -> None:
@@ -190,8 +189,7 @@ def test_a_requeued_job_starts_its_cell_anew(slurm: Train) -> None:
     subprocess.run(["scontrol", "requeue", job(folder)], check=True)
     assert "requeued" in ended(slurm, head, 0)
     (attempt,) = folder.attempts()
-    assert attempt.outcome == "interrupted"
-    assert folder.load_result().attempt == 2
+    assert (attempt.outcome, folder.load_result().attempt) == ("interrupted", 2)
     assert folder.load_result().ranks[0].steps_completed == 4000
 
 
@@ -272,8 +270,7 @@ def test_one_task_of_an_array_is_preempted_and_the_other_goes_on(slurm: Train) -
         assert [len(list(folder.attempts())) for folder in folders].count(1) == 1
     ended(slurm, head, 0)
     stayed, preempted = sorted(folders, key=lambda folder: len(list(folder.attempts())))
-    assert list(stayed.attempts()) == []
-    assert stayed.load_result().attempt == 1
+    assert (list(stayed.attempts()), stayed.load_result().attempt) == ([], 1)
     check_it_ran_anew(preempted)
     assert {job(folder).partition("_")[0] for folder in folders} == arrays
     assert len(arrays) == 1

@@ -138,8 +138,7 @@ def test_two_cells_land_whole_in_both_trackers(
     rows = trackio_rows(trackers_environment, "alpha try 2")
     gpu = [r for r in rows if r["table"] == "system_metrics"]
     assert (gpu[0]["gpu/1/memory_used_mib"], gpu[0]["gpu_total_memory"]) == (12050, 24050)
-    windows = [r for r in rows if "step_time_ms" in r]
-    assert windows[0]["step_time_ms"] == pytest.approx(100)
+    assert next(r for r in rows if "step_time_ms" in r)["step_time_ms"] == pytest.approx(100)
     beta_rows = trackio_rows(trackers_environment, "beta")
     assert any(r.get("process/1/rss_mib") == 12050 for r in beta_rows)
 
@@ -331,8 +330,7 @@ def test_server_away_leaves_runs_to_upload(
     with closing(WandbServer()) as server:
         # The next mirror of this sweep finds the server and completes the runs there.
         assert finish(start(sweep.path, "--once", **account(server)))[0] == 0
-        names = sorted((u.name or "").split()[0] for u in server.runs.values())
-        assert names == ["alpha", "beta"]
+        assert sorted((u.name or "").split()[0] for u in server.runs.values()) == ["alpha", "beta"]
         assert {len(u.history) for u in server.runs.values()} == {cells[0].expected_rows()}
         assert all(wandb_state(cell).location.startswith(server.url) for cell in cells)
         assert {wandb_state(cell).status for cell in cells} == {"synced"}

@@ -120,8 +120,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
     os.killpg(sweep.pid, signal.SIGINT)
     _, err = sweep.communicate(timeout=30)
     assert time.monotonic() - pressed < 10
-    assert sweep.returncode == 130
-    assert train.processes() == {}
+    assert (sweep.returncode, train.processes()) == (130, {})
     assert f"finish it: scalewise resume {folder.path.relative_to(own_code)}\n" in err
     assert "Traceback" not in err
     # Looked at now: a cell may have ended while the keys were pressed.

@@ -130,8 +130,7 @@ def test_metrics_of_two_ranks_are_those_of_one(cells: dict[str, CellFolder]) -> 
     # As ``samples`` of that module draws them.
     drawn = np.random.default_rng(1)
     x, y = drawn.standard_normal((101, 8), np.float32), drawn.integers(4, size=101)
-    expected = (x[:, :4].argmax(1) == y).mean()
-    assert alone["val_accuracy"] == pytest.approx(expected, rel=1e-6)
+    assert alone["val_accuracy"] == pytest.approx((x[:, :4].argmax(1) == y).mean(), rel=1e-6)
 
 
 def test_a_datamodule_of_ones_own_decides_on_its_batches(cells: dict[str, CellFolder]) -> None:
@@ -158,8 +157,7 @@ def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
 @pytest.fixture
 def delayed(cells: dict[str, CellFolder]) -> tuple[StepSeries, StepSeries]:
     """Both ranks of a cell whose second has a different delay in every phase, all at once."""
-    folder = cells["delayed"]
-    first, second = (read_steps(folder.steps_path(rank), rank) for rank in (0, 1))
+    first, second = (read_steps(cells["delayed"].steps_path(rank), rank) for rank in (0, 1))
     return first, second
 
 

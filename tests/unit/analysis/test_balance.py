@@ -59,8 +59,7 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     phases = {"forward": 0.6, "backward": 0.6, "exposed_comm": 1.5, "optimizer": 0.5}
     spec = replace(DDP, kind="cpu", phases_ms={**DDP.phases_ms, **phases}, slow_ranks_ms={1: 20.0})
     cell = recorded(tmp_path, spec)
-    steps = [float(np.nanmean(s.timed().column("step"))) for s in cell.steps]
-    assert cv_percent(steps) < 0.001
+    assert cv_percent([float(np.nanmean(s.timed().column("step"))) for s in cell.steps]) < 0.001
     balance = measure_balance(common_steps(cell.steps, 2))
     assert balance.slowest_rank == 1
     first, *_, last = balance.history
@@ -119,8 +118,7 @@ def test_what_has_no_balance_says_why(tmp_path: Path, spec: Spec, why: str) -> N
 def test_usage_is_taken_inside_the_timed_steps_only(tmp_path: Path) -> None:
     cell = recorded(tmp_path, DDP)
     usage = usage_of(cell.devices, cell)
-    assert usage.window == "timed steps"
-    assert [d.samples for d in usage.devices] == [8, 8]
+    assert (usage.window, [d.samples for d in usage.devices]) == ("timed steps", [8, 8])
     assert usage.devices[1].utilization_percent == pytest.approx(89.0)
     assert usage.power_w == pytest.approx(810.0)
     assert usage.devices[0].throttle_reasons == ("software power cap",)

@@ -268,8 +268,7 @@ def test_an_alternative_is_measured(tmp_path: Path) -> None:
     (faster,) = (one for what, one in told.items() if "bf16" in what)
     assert (faster.gain.value, faster.usd) == (pytest.approx(2.0, rel=1e-3), 0)
     (loader,) = (one for what, one in told.items() if "num_workers" in what)
-    assert loader.gain.value == pytest.approx(1.0)
-    assert len(told) == 3
+    assert (loader.gain.value, len(told)) == (pytest.approx(1.0), 3)
 
 
 def test_the_tables_and_the_json_hold_the_same(tmp_path: Path) -> None:

@@ -106,8 +106,7 @@ def test_what_is_no_stall_of_all_ranks(series: list[StepSeries]) -> None:
 
 def test_steps_after_a_gap_are_compared_by_when_they_ran() -> None:
     """Without the gap of rank 0 its stall would seem to be over before the other's began."""
-    both = [steps(0, {10: 400.0}, gap_after=5), steps(1, {20: 400.0})]
-    (stall,) = common_stalls(both)
+    (stall,) = common_stalls([steps(0, {10: 400.0}, gap_after=5), steps(1, {20: 400.0})])
     assert stall.begin_s == pytest.approx(2.0)
 
 
@@ -220,8 +219,7 @@ def test_a_cpu_host_has_stalls_alone_and_a_profiled_one_tells_none(tmp_path: Pat
 def test_a_driver_that_lists_no_processes_tells_why(tmp_path: Path) -> None:
     blind = replace(series([None] * 3), unavailable={"processes": "no permission"})
     found = disturbances(replace(cell(tmp_path), devices=(blind,)))
-    assert statuses(found) == UNTOLD
-    assert found[0].figures["why"] == "no permission"
+    assert (statuses(found), found[0].figures["why"]) == (UNTOLD, "no permission")
 
 
 # Kept records
@@ -337,10 +335,8 @@ def test_repeats_auto_replaces_a_disturbed_run(tmp_path: Path) -> None:
     specs = auto(*repeats(SINGLE, STEADY), *with_crowd(TWO, [1.0, 3.0, 1.01], 1))
     found = analyse(swept(tmp_path / "before", *specs))
     (group,), (pair,) = found.repeats, found.pairs
-    assert (group.runs, group.wanted) == (2, 3)
-    assert len(pair.multi.set_aside) == 1
+    assert ((group.runs, group.wanted), len(pair.multi.set_aside)) == ((2, 3), 1)
     specs = auto(*repeats(SINGLE, STEADY), *with_crowd(TWO, [1.0, 3.0, 1.01, 0.99], 1))
     found = analyse(swept(tmp_path / "after", *specs))
     (group,), (pair,) = found.repeats, found.pairs
-    assert (group.runs, group.because) == (3, "verdict")
-    assert pair.verdict == "pays"
+    assert ((group.runs, group.because), pair.verdict) == ((3, "verdict"), "pays")

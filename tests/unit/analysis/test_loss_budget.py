@@ -356,8 +356,7 @@ def test_long_steps_are_counted_from_three_medians_on(
     (rows,) = (one.rows.copy() for one in config.runs[0].cell.steps)
     for name in ("host_step_ms", "host_other_ms"):
         rows[name][list(at)] += ms
-    budget = make_budget(with_steps(config, rows))
-    found = causes(budget).get("long_steps", 0.0)
+    found = causes(make_budget(with_steps(config, rows))).get("long_steps", 0.0)
     assert found == pytest.approx(len(at) * ms / 50 if long else 0.0, rel=0.1)
 
 

@@ -198,8 +198,7 @@ def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -
     crowd(write_sweep(tmp_path, specs), "*-single-*")
     found = analyse(load_sweep(tmp_path))
     (pair,), (group,) = found.pairs, found.repeats
-    assert pair.verdict == "undecided"
-    assert (group.because, group.wanted) == (None, 4)
+    assert (pair.verdict, (group.because, group.wanted)) == ("undecided", (None, 4))
     assert [one.code for one in pair.remarks] == ["contention"]
 
 

@@ -133,8 +133,7 @@ def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
 ) -> None:
     found = analysed(tmp_path, *repeats(Spec(), STEADY), *with_neighbours(repeats(DDP, STEADY), 3))
     (pair,) = found.pairs
-    assert found.refused == ()
-    assert (pair.speedup.n, pair.verdict) == ((4, 4), "pays")
+    assert (found.refused, (pair.speedup.n, pair.verdict)) == ((), ((4, 4), "pays"))
     assert abs(pair.speedup.value / IDEAL - 1) < 0.01
     assert (len(pair.multi.runs), len(pair.multi.set_aside)) == (4, 1)
     (line,) = [one for one in found.remarks if one.code == "set_aside"]

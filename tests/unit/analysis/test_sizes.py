@@ -184,10 +184,8 @@ def test_each_width_is_beside_the_next_smaller_one(tmp_path: Path) -> None:
     assert [w.devices for w in (single, two, four, eight)] == [1, 2, 4, 8]
     assert (single.pair, single.smaller, single.gain) == (None, None, None)
     assert [w.smaller for w in (two, four, eight)] == [1, 2, 4]
-    steps = [step_ms(spec) for spec in WIDTHS]
-    expected = [before / after for before, after in pairwise(steps)]
-    gains = [w.gain.value for w in (two, four, eight) if w.gain]
-    assert gains == pytest.approx(expected, rel=1e-3)
+    expected = [before / after for before, after in pairwise([step_ms(spec) for spec in WIDTHS])]
+    assert [w.gain.value for w in (two, four, eight) if w.gain] == pytest.approx(expected, rel=1e-3)
     assert [w.gain.is_above(1) for w in (two, four, eight)] == [True, True, False]
 
 

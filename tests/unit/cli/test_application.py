@@ -170,8 +170,7 @@ def test_only_what_trains_says_what_it_begins_with(
 
 def recorded(folder: Path, *command: str) -> Path:
     sweep = SweepFolder(folder)
-    mark = seal(str(folder.resolve()), *command)
-    sweep.save_plan(SweepPlan(1.0, command, 0, (), seal=mark))
+    sweep.save_plan(SweepPlan(1.0, command, 0, (), seal=seal(str(folder.resolve()), *command)))
     return folder
 
 
@@ -312,8 +311,7 @@ def test_the_status_of_a_sweep(
 def test_the_page_lists_every_status() -> None:
     page = (DOCS / "sweeps.md").read_text(encoding="utf-8")
     table = page.partition("| exit status | |")[2].partition("\n\n")[0]
-    listed = [int(row.split("|")[1]) for row in table.splitlines()[2:]]
-    assert listed == sorted(Exit)
+    assert [int(row.split("|")[1]) for row in table.splitlines()[2:]] == sorted(Exit)
 
 
 def test_a_mirror_of_a_sweep_without_trackers_says_so(

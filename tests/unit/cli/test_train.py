@@ -46,8 +46,7 @@ def train(
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         # entry sets it for Hydra; here it must not outlive the call.
         monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-        status = hydra_main.train()
-        return status, capsys.readouterr().err
+        return hydra_main.train(), capsys.readouterr().err
 
     yield run
     os.environ.pop("HYDRA_FULL_ERROR", None)
@@ -114,8 +113,7 @@ def test_a_preview_of_what_this_host_cannot_run_ends_as_its_run_would(
     assert (status, errors.count("\n")) == (2, 1)
     assert errors.startswith("error: hardware=h100: found no NVIDIA GPU on this host; allowed: ")
     runs.clear()
-    assert train("hardware=h100", "--dry-run") == refused
-    assert runs == []
+    assert (train("hardware=h100", "--dry-run"), runs) == (refused, [])
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     status, errors = train("-m", "seed=1,2", "hardware=h100", "--dry-run")
     said = sys.stdout.getvalue()  # type: ignore[attr-defined]

@@ -204,8 +204,7 @@ def test_every_job_is_cancelled_and_its_cell_interrupted(
     cluster, jobs = Cluster(monkeypatch, looks), [job(tmp_path, 1), job(tmp_path, 2)]
     not_sent = job(tmp_path, 3)
     not_sent.submission = None
-    assert interrupt([*jobs, not_sent], wait_s) == []
-    assert cluster.cancelled == ["1", "2"]
+    assert (interrupt([*jobs, not_sent], wait_s), cluster.cancelled) == ([], ["1", "2"])
     for sent in jobs:
         (attempt,) = sent.folder.attempts()
         assert (attempt.cause, attempt.outcome) == ("interrupted", "interrupted")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from fakes.golden import stays
 from scalewise.config import DatasetError
 from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.datasets.labelled import split_indices
@@ -62,11 +63,18 @@ def everything(part: Any) -> Any:
     return part.__getitems__(range(len(part)))
 
 
+def summed(part: Any) -> list[str]:
+    """Each number by its place."""
+    each = [one.flatten().double() for one in everything(part)]
+    return [f"{one @ torch.arange(len(one)).double():.3g}" for one in each]
+
+
 def test_a_batch_holds_the_samples_it_names_and_building_twice_gives_the_same(dataset: Any) -> None:
     data, again = dataset(), dataset()
     assert len(data.train) > 0 and len(data.validation) > 0
-    assert data.describe() and all(size > 0 for size in data.describe().values())
     assert data.describe() == again.describe()
+    sums = {part: summed(getattr(data, part)) for part in ("train", "validation")}
+    stays(f"datasets/{type(data).__name__.lower()}", data.describe() | sums)
     for a, b in zip(everything(data.train), everything(again.train), strict=True):
         assert torch.equal(a, b)
     batch = data.train.__getitems__([3, 0, 2])
@@ -156,8 +164,7 @@ class TestTokens:
         validation = set(everything(data.validation)[0].flatten().tolist())
         assert train & validation <= {0}, "only the byte between files may be in both"
         assert {chr(b) for b in train | validation if b} == {chr(ord("a") + i) for i in range(20)}
-        limited = Stdlib(8, root=str(sources), max_validation_samples=5)
-        assert 5 >= len(limited.validation) > 2
+        assert 5 >= len(Stdlib(8, root=str(sources), max_validation_samples=5).validation) > 2
 
     def test_what_cannot_be_read_is_refused(self, sources: Path, tmp_path: Path) -> None:
         # A file that is there and fails when it is read, also for a user who may read everything.

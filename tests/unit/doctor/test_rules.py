@@ -1,6 +1,7 @@
 """Findings from synthetic measurements: one fault each, and none on a healthy host."""
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TypeVar
 import pytest
 from rich.console import Console
 
+from fakes.golden import stays
 from scalewise.doctor.rules import advise, expected_gb_s, known_findings, pcie_gb_s
 from scalewise.records import (
     CollectiveRate,
@@ -50,6 +52,7 @@ def _rank(number: int) -> RankMeasurements:
         CopyRate("device", True, 2**30, _timing(500), 4290, True),
         CopyRate("h2d_pinned", False, 2**27, _timing(2400), 55.9, True),
         CopyRate("d2h_pinned", False, 2**27, _timing(2440), 55.0, True),
+        CopyRate("d2h_pinned", True, 2**27, _timing(2540), 53.0, True),
     )
     return RankMeasurements(
         number, "done", gemm=gemm, copies=copies, launch=(LaunchCost("enqueue", _timing(3.5)),),
@@ -230,8 +233,11 @@ def test_a_fault_is_named_alone_with_evidence(name: str) -> None:
     assert not {"{", "}"}.intersection(findings[0].text + findings[0].evidence)
 
 
-def test_every_known_finding_has_a_fault_that_brings_it() -> None:
+def test_every_known_finding_has_a_fault_that_brings_it_and_its_numbers_stay() -> None:
     assert {code for _, code in FAULTS.values()} == set(known_findings())
+    found = {name: advise(change(_healthy()))[0] for name, (change, _) in FAULTS.items()}
+    said = {name: f"{one.text} {one.evidence}" for name, one in found.items()}
+    stays("doctor", {name: re.findall(r"\d+(?:\.\d+)?", text) for name, text in said.items()})
 
 
 def test_a_little_beyond_its_limit_each_figure_is_named() -> None:

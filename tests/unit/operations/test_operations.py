@@ -92,8 +92,7 @@ def test_voxels_are_what_a_plain_loop_gives_and_compile_once_and_whole(mode: Mod
 def test_all_below_zero_is_not_taken_for_empty() -> None:
     points = torch.tensor([[[0.1, 0.1, 0.1], [0.12, 0.1, 0.1]]])
     result = voxelize("max")((points, torch.tensor([[[-3.0], [-2.0]]])))
-    assert result.min() == -2.0
-    assert (result != 0).sum() == 1
+    assert (result.min(), (result != 0).sum()) == (-2.0, 1)
 
 
 def test_borders_belong_to_the_voxel_they_open() -> None:

@@ -165,8 +165,7 @@ def test_threads_that_write_one_record_at_once_do_not_disturb_each_other(tmp_pat
     with ThreadPoolExecutor(8) as pool:
         for each in [pool.submit(write_atomically, path, b"x" * 50_000) for _ in range(200)]:
             each.result()
-    assert path.read_bytes() == b"x" * 50_000
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"x" * 50_000, [path])
 
 
 def test_a_record_that_appears_or_goes_while_it_is_looked_for_is_no_error(

@@ -160,8 +160,7 @@ def test_what_pays_at_its_batch_has_to_beat_the_fastest_single_device(
     tmp_path: Path, step_ms: float, config: dict[str, Any], word: str
 ) -> None:
     """Two devices make 20,645 samples/s, one of their batch 12,800, and one of half of it more."""
-    scale = step_ms / sum(SINGLE_MS.values())
-    phases = {name: ms * scale for name, ms in SINGLE_MS.items()}
+    phases = {name: ms * (step_ms / sum(SINGLE_MS.values())) for name, ms in SINGLE_MS.items()}
     other = replace(Spec(), batch_size=64, phases_ms=phases, config=config)
     write_sweep(tmp_path, [spec for one in (Spec(), DDP, other) for spec in repeats(one)])
     (section,) = advised(tmp_path)

@@ -94,8 +94,7 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     known = with_command(found, "train.py -m strategy.compression=none strategy=single,ddp")
     (block,) = (one.text for one in answers(known).blocks if isinstance(one, Verbatim))
     assert block == "python train.py -m strategy.compression=bf16 strategy=single,ddp"
-    strategy = {"name": "ddp", "kind": "ddp", "compression": "bf16"}
-    tried = replace(DDP, config={"strategy": strategy})
+    tried = replace(DDP, config={"strategy": {"name": "ddp", "kind": "ddp", "compression": "bf16"}})
     again = analysed(tmp_path / "b", *repeats(Spec()), *repeats(tried))
     assert "compression" not in " ".join(line.text for line in blocks(again)[0])
 
@@ -173,12 +172,13 @@ def test_more_runs_are_asked_for_once_for_all(tmp_path: Path, runs: int) -> None
     [
         (NOISY[1], "It leans to paying: 3 of 3 pairs"), ([1.0, 1.0, 2.9], "It leans to paying: 2"),
         ([1.5, 1.5, 0.6], "1 of 3 pairs reach the 1.10x wanted."),  # and a mean above it
+        ([1.0, 1.0, 1.8, 1.8], "2 of 4 pairs reach the 1.10x wanted."),  # half are not most
     ],
 )  # fmt: skip
 def test_an_open_verdict_leans_where_mean_and_pairs_agree(
     tmp_path: Path, shares: list[float], said: str
 ) -> None:
-    found = analysed(tmp_path, *repeats(Spec()), *repeats(DDP, shares))
+    found = analysed(tmp_path, *repeats(Spec(), [1.0] * len(shares)), *repeats(DDP, shares))
     assert blocks(found)[0][1].text.startswith(said)
 
 

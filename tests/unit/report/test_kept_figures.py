@@ -15,7 +15,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from rich.console import Console
 
-from fakes.kept_sweep import RESULTS, analysis_of, kept
+from fakes.kept_sweep import NAMES, RESULTS, analysis_of, kept
+from scalewise.cli import main
 from scalewise.config import ConfigError
 from scalewise.report import advise, box, build_study, builder
 from scalewise.report.export import results_csv
@@ -68,10 +69,34 @@ def test_numbers_of_every_file_screen_and_picture_stay(
         lines = [line.get_xydata().tolist() for axes in made.axes for line in axes.lines]
         drawn = [axes.axis() for axes in made.axes], *made.findobj(Rectangle), *made.findobj(Text)
         told[picture] = f"{made.get_size_inches()} {lines} {[*map(str, drawn)]}"
+    here = {form: text.replace(str(kept(name).parent), "") for form, text in told.items()}
+    forms_stay(here, GOLDEN / "forms" / f"{name}.csv")
+
+
+def forms_stay(told: dict[str, str], path: Path) -> None:
     rows = {}
     for form, text in told.items():
-        here = text.replace(str(kept(name).parent), "")
-        numbers = [*map(float, re.findall(r"(?<![\w/])\d+(?:\.\d+)?(?:e[-+]\d+)?", here))]
+        numbers = [*map(float, re.findall(r"(?<![\w/])\d+(?:\.\d+)?(?:e[-+]\d+)?", text))]
         summed = np.arcsinh(numbers) @ (1 + np.arange(len(numbers)) % 7)
         rows[form] = {"count": len(numbers), "sum": summed}
-    stays(pd.DataFrame(rows).T.rename_axis("form"), GOLDEN / "forms" / f"{name}.csv", digits=9)
+    stays(pd.DataFrame(rows).T.rename_axis("form"), path, digits=9)
+
+
+COMMANDS = (
+    "compare h200x2_anatomy/nvlink h200x2_anatomy/p2p_off --factor link",
+    "compare rehearsal/gpt2_nvlink rehearsal/gpt2_p2p_off rehearsal/gpt2_fsdp",
+    "compare cpu2_matrix scripts_cpu2 --out OUT", "status h200x2_planted --json",
+    "score rehearsal/gpt2_x4_p2p_off rehearsal/mlp_x4_graphs rehearsal/text_base_x2",
+)  # fmt: skip
+
+
+def test_what_commands_say_of_kept_sweeps_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(RESULTS)
+    told, places = {}, {"OUT": str(tmp_path), **{name: f"{name}.zip" for name in NAMES}}
+    for command in COMMANDS:
+        main([places.get(word, word) for word in command.split()])
+        told[command] = capsys.readouterr().out.replace(str(tmp_path), "")
+    told |= {path.name: path.read_text() for path in sorted(tmp_path.glob("comparison.*"))}
+    forms_stay(told, GOLDEN / "forms" / "commands.csv")

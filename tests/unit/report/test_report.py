@@ -54,8 +54,7 @@ def files(whole: Path) -> builder.ReportFiles:
 
 
 def test_every_file_is_written(whole: Path, files: builder.ReportFiles) -> None:
-    assert files.folder == whole / "report"
-    assert set(files.plots) == PAIRED
+    assert (files.folder, set(files.plots)) == (whole / "report", PAIRED)
     assert not files.problems
     shown = text_of(files, "report.md")
     assert re.findall(r"\]\((\w+\.png)\)", shown)[0] == "answer.png"
@@ -119,8 +118,7 @@ def test_a_terminal_of_any_width_shows_every_figure_whole(whole: Path) -> None:
     )
     assert len(rows(400)) == 3  # scaling, resources and cost
     assert wide <= narrow
-    tables = printed(whole, 80).partition("large ddp x2: pays")[0]
-    assert max(map(len, tables.splitlines())) <= 80
+    assert max(map(len, printed(whole, 80).partition("large ddp x2: pays")[0].splitlines())) <= 80
 
 
 def test_a_list_of_many_runs_is_folded_and_not_cut(tmp_path: Path) -> None:

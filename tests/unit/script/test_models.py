@@ -69,8 +69,7 @@ def test_a_watched_model_can_be_scripted_and_traced_and_what_was_read_off_it_put
     model._compiled_call_impl = None
     model._compiled_call_impl = before
     called.clear()
-    assert model(x).shape == (2, 3)
-    assert called == [model]
+    assert (model(x).shape, called) == ((2, 3), [model])
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -84,6 +84,8 @@ def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Pa
     assert rank.parameters_changed and 50 < rank.peak_rss_mib < 50_000
     assert "audit of data" not in rank.missing, "there is no other rank"
     assert {"device", "plain start", "exposed_comm_ms"}.isdisjoint(rank.missing)
+    assert cell.load_config()["strategy"] == {"name": "single"}
+    assert len(cell.device_series_paths()) == 1, "the first rank of a host samples its devices"
     series = read_steps(cell.steps_path(0), 0).timed()
     assert len(series.column("forward")) == 20
     for phase in ("data_wait", "forward", "backward", "optimizer"):

@@ -115,8 +115,7 @@ def test_last_lines_are_the_blamed_ranks(folder: CellFolder) -> None:
     log.parent.mkdir()
     log.write_bytes(b"\n".join(b"line %d" % i for i in range(30)) + b"\n\xff torn")
     lines = last_lines(folder, 1)
-    assert len(lines) == 20
-    assert lines[-2:] == ("line 29", "\N{REPLACEMENT CHARACTER} torn")
+    assert (len(lines), lines[-2:]) == (20, ("line 29", "\N{REPLACEMENT CHARACTER} torn"))
     assert last_lines(folder, None) == ()
 
 

@@ -53,8 +53,7 @@ class Supervisors:
 
     def start(self, queued: QueuedCell, lease: Lease) -> SupervisorProcess:
         folder = queued.folder
-        uuids = tuple(slot.uuid for slot in lease.slots)
-        self.started.append((queued.cell.planned.name, uuids))
+        self.started.append((queued.cell.planned.name, tuple(slot.uuid for slot in lease.slots)))
         self.counted.append(StatusReader(folder.path.parent).read().count())
         answer = self.answers.pop(0)
         if answer is LOST:

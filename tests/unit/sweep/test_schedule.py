@@ -48,8 +48,7 @@ def test_a_cell_has_the_host_to_itself_unless_cells_are_packed() -> None:
 def test_a_host_is_filled_with_what_fits_in_the_order_of_the_plan() -> None:
     waiting = [Waits("a", 2, 0), Waits("wide", 4, 0), Waits("b", 2, 0), Waits("c", 1, 0)]
     assert starts_now(waiting, 0) == ["a", "wide", "b"]
-    assert starts_now(waiting, 7) == ["c"]
-    assert starts_now(waiting, 8) == []
+    assert (starts_now(waiting, 7), starts_now(waiting, 8)) == (["c"], [])
 
 
 def test_a_narrow_cell_fills_what_a_wider_one_of_its_round_cannot_use() -> None:

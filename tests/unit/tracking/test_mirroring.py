@@ -310,8 +310,7 @@ def test_a_broken_record_is_said_once(bench: Bench) -> None:
 
 def test_a_sweep_without_a_plan_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
-    assert SweepMirror(tmp_path, said.append).run(lambda: 1) == 1
-    assert len(said) == 1
+    assert (SweepMirror(tmp_path, said.append).run(lambda: 1), len(said)) == (1, 1)
     assert "sweep.json" in said[0]
 
 

@@ -78,8 +78,7 @@ def test_the_recording_thread_has_the_ranks_device_as_its_own(
         "set_device",
         lambda device: chosen.append((device, threading.current_thread().name)),
     )
-    drain = BackgroundDrain([lambda wait, give_way: None], device=torch.device("cuda", 3))
-    drain.stop()
+    BackgroundDrain([lambda wait, give_way: None], device=torch.device("cuda", 3)).stop()
     assert chosen == [(torch.device("cuda", 3), "scalewise-records")]
 
 

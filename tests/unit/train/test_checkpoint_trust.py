@@ -78,8 +78,7 @@ def test_a_malicious_pickle_runs_only_where_torch_was_told_to_trust(
 ) -> None:
     ran = path.with_name("ran")
     save(path)
-    content = torch.load(path, weights_only=True)
-    torch.save({**content, "hyper_parameters": Malice(ran)}, path)
+    torch.save({**torch.load(path, weights_only=True), "hyper_parameters": Malice(ran)}, path)
     refused = refused_by(path)
     assert "posix.mkdir" in refused
     assert not ran.exists()

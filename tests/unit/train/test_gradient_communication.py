@@ -94,8 +94,7 @@ def test_the_mark_comes_once_a_pass_after_every_gradient_and_the_buckets_that_la
     for step in range(5):
         watched.backward()
         # The last call of a pass tells; from the third pass on it is the only one.
-        assert watched.told[-1] == 6
-        assert len(watched.told) == (6 if step < 2 else 1)
+        assert (watched.told[-1], len(watched.told)) == (6, 6 if step < 2 else 1)
     assert (watched.watch.bucket_bytes, watched.watch.buckets) == (watched.size, buckets)
     assert watched.sent(5) == (1.0, watched.size)
 
@@ -137,8 +136,7 @@ def test_gradients_that_pass_ddp_by_are_counted_as_nothing_sent(
     group: None, hook: GradientHook | None
 ) -> None:
     watched = Watched(nn.Linear(4, 3), hook=hook)
-    learning = [*watched.network.parameters()]
-    torch.autograd.grad(watched.model(torch.ones(2, 4)).sum(), learning)
+    torch.autograd.grad(watched.model(torch.ones(2, 4)).sum(), [*watched.network.parameters()])
     watched.watch.after_backward()
     assert watched.sent(1) == (0, 0)
     if hook is None:  # manual optimization may call ``loss.backward()`` itself: who knows

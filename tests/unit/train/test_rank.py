@@ -107,8 +107,7 @@ def test_what_was_imported_is_noted_in_the_attempt_that_runs(
     assert current_attempt(folder) == before
     monkeypatch.setattr(provenance, "module_files", lambda _: {"mine": "edited", "late": "another"})
     note_imported(folder)
-    noted = {"mine": "a digest", "late": "another"}
-    assert folder.load_provenance().code["class_files"] == noted
+    assert folder.load_provenance().code["class_files"] == {"mine": "a digest", "late": "another"}
 
 
 # What an exception that ends a rank is called.

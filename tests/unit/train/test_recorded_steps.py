@@ -197,8 +197,7 @@ def test_steps_that_trained_nothing_are_counted_where_a_loss_is_owed(
 
 
 def test_a_strategy_is_asked_what_timed_steps_sent(tmp_path: Path) -> None:
-    fit = Fit(tmp_path, Numbers(), [1.0] * 5, warmup_steps=2)
-    fit.asked.assert_called_once_with(3)
+    Fit(tmp_path, Numbers(), [1.0] * 5, warmup_steps=2).asked.assert_called_once_with(3)
 
 
 def test_validation_amid_a_step_leaves_it_going_on(

@@ -145,8 +145,7 @@ class Run:
             alone = RankContext(0, 0, 1, self.recorder.device)
             RunLength(min_time_s, alone, self.recorder, steps_per_batch).attach(self.trainer)
         sampler = GlobalBatchSampler(SIZE, BatchSizes([BATCH]), 0, 7, steps_per_batch)
-        loader = make_loader(data, sampler, LoaderConfig(), "cpu")
-        self.trainer.fit(self.module, loader)
+        self.trainer.fit(self.module, make_loader(data, sampler, LoaderConfig(), "cpu"))
         self.planned = planned_steps(self.trainer)
         self.summary = self.recorder.close(self.trainer, self.module)
 

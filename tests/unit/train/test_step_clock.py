@@ -70,8 +70,7 @@ def device(*batches: list[int]) -> dict[str, float | None]:
         for mark in DEVICE_MARKS:
             if batch[mark]:
                 marks_ms[0, i, mark] = (batch[mark] - 1000 * MS) / MS
-    replayed = np.array([batches[-1][Mark.REPLAY_BEGIN] != 0])
-    return only(device_phases_ms(marks_ms, replayed))
+    return only(device_phases_ms(marks_ms, np.array([batches[-1][Mark.REPLAY_BEGIN] != 0])))
 
 
 def only(phases: dict[str, np.ndarray]) -> dict[str, float | None]:

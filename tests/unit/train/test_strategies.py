@@ -88,8 +88,7 @@ def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:
     counts = [p.numel() for p in model.parameters()]
     _hollow(model, keep=model.layers[0])
     assert [p.numel() for p in model.parameters()] == counts
-    names = [name for name, _ in held_parameters(model)]
-    assert names == ["layers.0.weight", "layers.0.bias"]
+    assert [name for name, _ in held_parameters(model)] == ["layers.0.weight", "layers.0.bias"]
 
 
 def test_averaging_is_told_a_timed_step() -> None:

@@ -155,8 +155,7 @@ def test_ranks_end_with_everyone_above_them(train: Train, tmp_path: Path) -> Non
 
 def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path) -> None:
     """One after the other is killed: who forks, the supervisor, a rank; then all at once."""
-    typed = ("repeats=4", "sweep.retries=0")
-    sweep = Started(train, tmp_path / "sweep", *typed)
+    sweep = Started(train, tmp_path / "sweep", "repeats=4", "sweep.retries=0")
     servers = {*sweep.family} - {sweep.process.pid, sweep.supervisor}
     assert len(servers) == 2, "of this round and the next"
     status = StatusReader(sweep.folder.path)

@@ -115,8 +115,7 @@ def test_of_several_sweeps_together_it_names_one_to_give(tmp_path: Path, packed:
 
 def test_a_damaged_attempt_keeps_the_ones_before_it(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [replace(DDP, outcome="failed")])
-    folder = CellFolder(next(path.glob("000-*")))
-    (folder.path / "attempts" / "2.json").write_text("{")
+    (CellFolder(next(path.glob("000-*"))).path / "attempts" / "2.json").write_text("{")
     cell = load_sweep(path).cells[0]
     assert (cell.state, len(cell.attempts)) == ("interrupted", 1)
     assert "2.json" in cell.problems[0]

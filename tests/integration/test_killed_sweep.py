@@ -99,9 +99,7 @@ def freed(locks: Collection[FileLock], ranks: Collection[int], seconds: float) -
     return time.monotonic() - begun
 
 
-def test_a_sweep_that_is_resumed_at_once_waits_for_what_was_killed(
-    train: Train, tmp_path: Path
-) -> None:
+def test_a_sweep_resumed_at_once_waits_for_what_was_killed(train: Train, tmp_path: Path) -> None:
     first = Started(train, tmp_path / "sweep")
     assert listening(first.ranks[:1]) == {"127.0.0.1"}, "no other host can join"
     assert listening(train.processes()) <= {"127.0.0.1", "::1"}

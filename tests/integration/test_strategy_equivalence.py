@@ -280,9 +280,7 @@ def test_a_pipeline_times_its_microbatches_and_what_it_waits(trained: Trained, n
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_ranks_end_after_the_announced_step_which_they_knew_before(
-    trained: Trained, name: str
-) -> None:
+def test_ranks_end_after_the_announced_step_they_knew_before(trained: Trained, name: str) -> None:
     ranks = trained.ranks(JITTERED + name)
     told = [rank.length for rank in ranks]
     assert len(ranks) == 2 and all(one is not None for one in told)

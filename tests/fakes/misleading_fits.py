@@ -67,5 +67,4 @@ class Net(pl.LightningModule):
             parameter.grad = gradient
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        rate = 0.0 if self.case == "frozen" else 0.1
-        return torch.optim.SGD(self.parameters(), lr=rate)
+        return torch.optim.SGD(self.parameters(), lr=0.0 if self.case == "frozen" else 0.1)

@@ -557,8 +557,7 @@ class RecordedCell:
         """
         assert self.steps >= 20
         windows = math.ceil((self.steps - 1) / 10)
-        metrics = self.ranks + 1 if self.ranks > 1 else 1
-        return self.steps // 10 * (metrics + 1) + windows + 1
+        return self.steps // 10 * ((self.ranks + 1 if self.ranks > 1 else 1) + 1) + windows + 1
 
     def close(self) -> None:
         for file in (*self._metrics, *self._steps, self._series):

@@ -45,9 +45,7 @@ def test_a_killed_rank_is_named_and_its_cell_runs_anew(sweep: Finished) -> None:
     assert killed.load_config()["strategy"]["compression"] == "bf16"
 
 
-def test_memory_that_runs_out_on_one_rank_ends_the_other_and_comes_with_advice(
-    sweep: Finished,
-) -> None:
+def test_memory_that_runs_out_on_one_rank_ends_all_and_comes_with_advice(sweep: Finished) -> None:
     (attempt,) = cell(sweep, "allocation").attempts()
     assert (attempt.outcome, attempt.cause, attempt.rank) == ("failed", "oom", 1)
     assert "; what needs less memory: " in attempt.message

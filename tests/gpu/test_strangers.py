@@ -19,9 +19,7 @@ def stranger() -> Iterator[Stranger]:
         yield one
 
 
-def test_skip_leaves_out_what_needs_his_gpu_and_runs_the_rest(
-    train: Train, stranger: Stranger
-) -> None:
+def test_skip_leaves_out_what_needs_his_gpu_alone(train: Train, stranger: Stranger) -> None:
     """What runs is the same cell twice, on the GPU that is left: deterministic to the last bit."""
     run = train("-m", "strategy=single,ddp", *TWINS, "sweep.foreign_wait_s=0")
     assert run.status == 3, run.err

@@ -18,9 +18,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-def test_copies_of_a_shared_parameter_get_the_sum_of_their_gradients(
-    found: list[dict[str, Any]],
-) -> None:
+def test_copies_of_a_parameter_get_the_sum_of_their_gradients(found: list[dict[str, Any]]) -> None:
     assert [one["summed"] for one in found] == [
         {"own": [0.0, 2.0], "shared": [50.0]}, {"own": [1.0, 2.0], "shared": [20.0]},
         {"own": [2.0, 2.0], "shared": [30.0]}, {"own": [3.0, 2.0], "shared": [50.0]},

@@ -99,9 +99,7 @@ def freed(locks: Collection[FileLock], ranks: Collection[int], seconds: float) -
     return time.monotonic() - begun
 
 
-def test_a_sweep_that_is_resumed_at_once_waits_for_what_was_killed(
-    train: Train, tmp_path: Path
-) -> None:
+def test_a_sweep_resumed_at_once_waits_for_what_was_killed(train: Train, tmp_path: Path) -> None:
     first = Started(train, tmp_path / "sweep")
     assert listening(first.ranks[:1]) == {"127.0.0.1"}, "no other host can join"
     assert listening(train.processes()) <= {"127.0.0.1", "::1"}
@@ -155,8 +153,7 @@ def test_ranks_end_with_everyone_above_them(train: Train, tmp_path: Path) -> Non
 
 def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path) -> None:
     """One after the other is killed: who forks, the supervisor, a rank; then all at once."""
-    typed = ("repeats=4", "sweep.retries=0")
-    sweep = Started(train, tmp_path / "sweep", *typed)
+    sweep = Started(train, tmp_path / "sweep", "repeats=4", "sweep.retries=0")
     servers = {*sweep.family} - {sweep.process.pid, sweep.supervisor}
     assert len(servers) == 2, "of this round and the next"
     status = StatusReader(sweep.folder.path)

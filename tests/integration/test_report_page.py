@@ -59,9 +59,7 @@ def _overflow(browser: Browser) -> int:
     return found
 
 
-def test_every_picture_is_drawn_with_a_panel_for_each_size_of_model(
-    browser: Browser, page: Path
-) -> None:
+def test_every_picture_has_a_panel_for_each_size_of_model(browser: Browser, page: Path) -> None:
     browser.open(page, scheme="dark")
     shown = _drawn(browser)
     assert 'data-configurations="4"' in shown

@@ -158,8 +158,7 @@ def test_reductions_are_counted_for_each_optimizer_step(trained: Trained) -> Non
         name: trained.rank(name).communication
         for name in ("ddp", "ddp_accumulated", "ddp_without_no_sync", "single", "task_parallel")
     }
-    counted = {name: one.rounds_per_step if one else None for name, one in rounds.items()}
-    assert counted == {
+    assert {name: one.rounds_per_step if one else None for name, one in rounds.items()} == {
         "ddp": 1, "ddp_accumulated": 1, "ddp_without_no_sync": 2, "single": None,
         "task_parallel": None,
     }  # fmt: skip
@@ -281,9 +280,7 @@ def test_a_pipeline_times_its_microbatches_and_what_it_waits(trained: Trained, n
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_ranks_end_after_the_announced_step_which_they_knew_before(
-    trained: Trained, name: str
-) -> None:
+def test_ranks_end_after_the_announced_step_they_knew_before(trained: Trained, name: str) -> None:
     ranks = trained.ranks(JITTERED + name)
     told = [rank.length for rank in ranks]
     assert len(ranks) == 2 and all(one is not None for one in told)
@@ -295,6 +292,5 @@ def test_ranks_end_after_the_announced_step_which_they_knew_before(
     for rank, summary in enumerate(ranks):
         assert summary.length is not None and summary.length.announced_at_step is not None
         times_ms = read_steps(trained.cell(JITTERED + name).steps_path(rank), rank).column("step")
-        ahead_s = times_ms[summary.length.announced_at_step :].sum() / 1e3
-        assert ahead_s >= LEAST_LEAD_S
+        assert times_ms[summary.length.announced_at_step :].sum() / 1e3 >= LEAST_LEAD_S
         assert times_ms[5:].sum() / 1e3 >= MIN_TIME_S

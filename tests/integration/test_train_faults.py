@@ -76,9 +76,7 @@ def test_a_cell_whose_rank_was_killed_once_runs_anew(faults: Finished) -> None:
     check_ran_anew(cell(faults, "none"), cell(faults, "sigkill_once"), rel=0)
 
 
-def test_a_rank_that_never_enters_a_collective_is_named_by_those_that_wait(
-    faults: Finished,
-) -> None:
+def test_a_rank_that_never_enters_a_collective_is_named_by_who_waits(faults: Finished) -> None:
     """Gloo's own time-out, long before anybody would call the cell hung."""
     fault = cell(faults, "absent")
     (attempt,) = fault.attempts()

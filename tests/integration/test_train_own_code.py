@@ -45,6 +45,10 @@ class Data(Module):
         return DataLoader(samples(20, 1), batch_size=10)
     test_dataloader = val_dataloader
 
+class Loaders(Scored):
+    batch_size, train_dataloader = 10, Module.train_dataloader
+    val_dataloader = test_dataloader = Data.val_dataloader
+
 class Dry(Module):
     def train_dataloader(self):
         return (batch for batch in super().train_dataloader())
@@ -69,6 +73,7 @@ INJECTED_MS = {
 }  # fmt: skip
 OWN = "model._target_=mine.Net model.width=12 dataset._target_=mine.Data batch_size=16 max_steps=30"
 SLOW = "model._target_=lit.SlowModule max_steps=30"
+LOADERS = "model._target_=scored.Loaders dataset=own_loaders max_steps=null max_epochs=2 test=True"
 CELLS = {
     # Two ranks whose metric is best in the second of eight epochs.
     "stopped": "strategy=ddp model._target_=scored.Scored dataset._target_=scored.Data "
@@ -79,6 +84,8 @@ CELLS = {
     "ddp": f"strategy=ddp {OWN}",
     "decides": f"strategy=ddp {SLOW} dataset._target_=lit.Module +dataset.batch_size=10",
     "read_once": f"strategy=single {SLOW} dataset._target_=scored.Dry",
+    "its_own_1": f"strategy=single validation=epoch {LOADERS}",
+    "its_own_2": f"strategy=ddp validation=epoch {LOADERS}",
     "delayed": f"strategy=ddp {SLOW} batch_size=16 dataset._target_=mine.SlowData "
     f"+dataset.batch_ms={INJECTED_MS['data_wait']} +model.rank=1 "
     + " ".join(f"+model.{p}_ms={ms}" for p, ms in INJECTED_MS.items() if p != "data_wait"),
@@ -146,9 +153,20 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(cells: dict[str, CellFo
     assert audit_shards(shards, 2, 20).verdict == "sharded"
 
 
-def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
-    cells: dict[str, CellFolder],
-) -> None:
+@pytest.mark.parametrize("devices", [1, 2])
+def test_loaders_of_a_module_feed_its_ranks(cells: dict[str, CellFolder], devices: int) -> None:
+    folder = cells[f"its_own_{devices}"]
+    result = folder.load_result()
+    assert (result.scaling, result.global_batch_size) == ("weak", 10 * devices)
+    for rank in result.ranks:
+        assert rank.own_batches
+        assert (rank.metrics["val/acc"], rank.metrics["test/acc"]) == (1.0, 0.5)
+    shards = [read_shard(folder.shard_path(rank), rank) for rank in range(devices)]
+    found = audit_shards(shards, devices, 10 * devices)
+    assert found.verdict == ("sharded" if devices > 1 else "replicated")
+
+
+def test_a_datamodule_that_gives_no_batch_says_in_which_epoch(cells: dict[str, CellFolder]) -> None:
     (attempt,) = cells["read_once"].attempts()
     assert attempt.cause == "config"
     assert "no batch came in epoch 2, after " in attempt.message

@@ -125,10 +125,9 @@ def identity(cells: Sequence[CellRecords]) -> Identity:
     If repeats disagree (another commit, a neighbour on the host), the value lists all of them.
     """
     each = [_identity(cell) for cell in cells]
-    names = dict.fromkeys(name for one in each for name in one)
     return {
         name: _VALUE_SEPARATOR.join(sorted({one[name] for one in each if name in one}))
-        for name in names
+        for name in dict.fromkeys(name for one in each for name in one)
     }
 
 
@@ -208,8 +207,7 @@ def grouped_alike(
     for item in items:
         own = whole(item)
         near = by_shared.setdefault(shared_part(own, factor, also), [])
-        alike = (g for g in near if not differences(whole(g[0]), own, factor, also))
-        found = next(alike, None)
+        found = next((g for g in near if not differences(whole(g[0]), own, factor, also)), None)
         if found is None:
             groups.append([item])
             near.append(groups[-1])
@@ -298,8 +296,7 @@ def _from_result(cell: CellRecords) -> dict[str, str]:
     if result.rehearsed is not None:  # no factor: it is never compared with what was measured
         fields["rehearsed"] = f"{result.rehearsed.ranks} over {result.rehearsed.link}"
     if any(d.kind == "cpu" for d in devices):
-        counts = sorted({len(d.cores) for d in devices})
-        fields["cores_per_device"] = " + ".join(map(str, counts))
+        fields["cores_per_device"] = " + ".join(map(str, sorted({len(d.cores) for d in devices})))
     return fields
 
 

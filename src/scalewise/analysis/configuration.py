@@ -169,7 +169,7 @@ class Configuration:
 
     @property
     def makes_own_batches(self) -> bool:
-        """Whether a user's LightningDataModule made its batches, whatever was configured."""
+        """Whether loaders of the user's own made its batches, whatever was configured."""
         return any(rank.own_batches for rank in self.rank_summaries)
 
     @property
@@ -443,8 +443,7 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:
-    own = _has_own_batches(single) or _has_own_batches(multi)
-    if not own or "scaling" not in multi.identity:
+    if not (_has_own_batches(single) or _has_own_batches(multi)) or "scaling" not in multi.identity:
         return single.identity
     return {**single.identity, "scaling": multi.identity["scaling"]}
 
@@ -479,7 +478,7 @@ def _has_own_batches(config: Configuration) -> bool:
     """Whether a script or a data module of the user's gave other batches than were asked for."""
     if config.has_own_settings:
         return True
-    asked, target = config.asked, config.setting("dataset._target_")
-    own = isinstance(target, str) and not target.startswith("scalewise.")
-    given = {run.result.per_device_batch_size for run in config.runs}
+    given, asked = {run.result.per_device_batch_size for run in config.runs}, config.asked
+    target = str(config.setting("dataset._target_") or "scalewise.")
+    own = config.makes_own_batches or not target.startswith("scalewise.")
     return own and asked.get("scaling") == "weak" and given != {asked.get("batch_size")}

@@ -224,8 +224,7 @@ def choose_strategy(
     # The fastest beside the one with fewest devices; where that is one and the same, any other.
     above = fastest if fastest != fewest else next((n for n in known if n != fewest), None)
     ratio = None
-    hosts = {candidates[n].identity.get("host") for n in (above or fewest, fewest)}
-    if len(hosts) == 1:
+    if len({candidates[n].identity.get("host") for n in (above or fewest, fewest)}) == 1:
         if above is not None:
             # The fastest is the best of several, each of which may be it by chance.
             ratio = rate_ratio(candidates[above], candidates[fewest], bonferroni(len(known) - 1))

@@ -254,8 +254,7 @@ def _activity(series: DeviceSeries, device_id: str, window: Span) -> dict[str, f
         if before is not None:
             inside = min(when, window[1]) - max(before, window[0])
             if inside >= (when - before) / 2:
-                whole = window[0] <= before and when <= window[1]
-                readings.append((inside, sample, whole))
+                readings.append((inside, sample, window[0] <= before and when <= window[1]))
         before = when
     found: dict[str, float | None] = {}
     for metric in _ACTIVITIES:

@@ -215,10 +215,11 @@ def _figures(
 ) -> dict[str, Any]:
     """What the evidence of causes is filled in with."""
     parts, ideal_ms = [one for _, one in measured], ideal.get("device_work")
+    often = f"; gradients are reduced {reductions_per_step(config) or 0:g} times a step"
     return {
         "ideally": f", ideally {ideal_ms:.3g} ms" if ideal_ms else "",
         "activity": _activity_words(config),
-        "reductions": _reductions_words(config),
+        "reductions": often if reduces_redundantly(config) else "",
         "waiting": _waiting_words(parts, rank),
         "callbacks": _callbacks_words(measured),
         "between": _between_words(config),
@@ -327,9 +328,3 @@ def reduces_redundantly(config: Configuration) -> bool:
     if any("LBFGS" in (rank.own_optimizer or "") for rank in config.rank_summaries):
         return False
     return (reductions_per_step(config) or 0.0) > _MORE_THAN_ONCE
-
-
-def _reductions_words(config: Configuration) -> str:
-    if not reduces_redundantly(config):
-        return ""
-    return f"; gradients are reduced {reductions_per_step(config):g} times a step"

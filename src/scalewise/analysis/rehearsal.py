@@ -412,8 +412,7 @@ def _case(sweep: str, one: Rehearsal, analysis: Analysis) -> Case | None:
     linear = speedup.value / ranks - 1
     if result.scaling == "weak":
         return Case(*known, error, surplus, linear, None, None)
-    share = {**whole, "batch": str(result.per_device_batch_size)}
-    part = next(alike(share, timed, 1), None)
+    part = next(alike({**whole, "batch": str(result.per_device_batch_size)}, timed, 1), None)
     alone = rate_ratio(one.measured, part).value / ranks - 1 if part else None
     fewer = (each for n in range(ranks - 1, 1, -1) for each in alike(whole, timed, n))
     several = next(fewer, None)

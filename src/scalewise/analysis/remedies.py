@@ -30,13 +30,13 @@ _CONVERTED_GB_PER_S: Final = 390.0
 _PER_STEP: Final = ("batch_size", "accumulate_grad_batches")
 """Keys that change the samples of a step: gains are then of as many samples, and not of a step."""
 _OF_BATCHES: Final = ("batch_size", "dataset.loader")
-"""Keys without effect beside a LightningDataModule, whose reader refuses them."""
-OWN_BATCHES: Final = "change the batch size of your DataModule, which makes its own batches"
+"""Keys without effect beside loaders of the user's, whose reader refuses them."""
+OWN_BATCHES: Final = "change the batch size of your train_dataloader, which makes its own batches"
 _IN_OWN_DATA: Final = {
     "batch_size": OWN_BATCHES,
-    "dataset.loader.num_workers": "give the loader of your DataModule worker processes",
+    "dataset.loader.num_workers": "give your train_dataloader worker processes",
 }
-"""What a user changes in a LightningDataModule of his own instead of a setting."""
+"""What a user changes in loaders of his own instead of a setting."""
 
 
 @dataclass(frozen=True)

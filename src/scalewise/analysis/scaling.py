@@ -331,11 +331,10 @@ def _compare_losses(
 
 
 def _median_step(config: Configuration) -> MedianStep | None:
-    throughputs = [run.throughput for run in config.runs if run.throughput]
     known = [
         (t.step_time_ms, t.samples / t.steps)
-        for t in throughputs
-        if t.step_time_ms.p50 > 0 and t.samples
+        for t in (run.throughput for run in config.runs)
+        if t and t.step_time_ms.p50 > 0 and t.samples
     ]
     if not known:
         return None

@@ -201,8 +201,7 @@ def break_evens(family: Sequence[SizedPair]) -> Iterator[BreakEven]:
     """
     for batch in sorted({row.batch for row in family}):
         curve = tuple(row for row in family if row.batch == batch)
-        sizes = {row.parameters for row in curve}
-        if 1 < len(sizes) == len(curve):
+        if 1 < len({row.parameters for row in curve}) == len(curve):
             yield from (_break_even(curve, level) for level in LEVELS)
 
 
@@ -228,8 +227,7 @@ def _interval(curve: Sequence[SizedPair], logs: Sequence[float]) -> SizeInterval
         return None
     low, high = min(logs), max(logs)
     least = math.exp(low) if low > math.log(first) else None
-    most = math.exp(high) if high < math.log(last) else None
-    return SizeInterval(least, most, first, last)
+    return SizeInterval(least, math.exp(high) if high < math.log(last) else None, first, last)
 
 
 def _left_open(y0: float, y1: float, h0: float, h1: float) -> list[float]:

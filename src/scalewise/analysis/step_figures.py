@@ -228,10 +228,9 @@ def extremes(x: Floats, y: Floats, most: int = MOST_POINTS) -> tuple[Floats, Flo
     if len(x) <= most:
         return x, y
     bounds = np.linspace(x[0], x[-1], most // 3 + 1)
-    cuts = [0, *np.searchsorted(x, bounds[1:-1]).tolist(), len(x)]
     kept = sorted(
         place
-        for first, last in pairwise(cuts)
+        for first, last in pairwise([0, *np.searchsorted(x, bounds[1:-1]).tolist(), len(x)])
         if last > first
         for place in {first + at for at in _low_middle_high(y[first:last])}
     )

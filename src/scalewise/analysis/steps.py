@@ -129,14 +129,13 @@ def find_long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
     times_ms = np.stack([one.column("step", line) for one in ranks])
     slowest_ms = times_ms.max(axis=0)
     median_ms = float(np.median(slowest_ms))
-    at = np.flatnonzero(slowest_ms > max(1e3 * ASIDE_S, LONG_MEDIANS * median_ms))
     found = tuple(
         LongStep(
             int(ranks[0].rows["step"][i]),
             ranks[int(times_ms[:, i].argmax())].rank,
             float(slowest_ms[i]) / 1e3,
         )
-        for i in at
+        for i in np.flatnonzero(slowest_ms > max(1e3 * ASIDE_S, LONG_MEDIANS * median_ms))
     )
     return LongSteps(found, len(slowest_ms), median_ms)
 

@@ -29,11 +29,7 @@ _WAYS: Final = words_beside(__file__, dict[MissingRuns, dict[StartedBy, str]])
 
 
 def way_to_get(
-    lack: MissingRuns,
-    by: StartedBy = "sweep",
-    *,
-    runs: int = 0,
-    command: str = "",
+    lack: MissingRuns, by: StartedBy = "sweep", *, runs: int = 0, command: str = ""
 ) -> str:
     """How a user gets what a figure or a comparison of so many ``runs`` lacks.
 

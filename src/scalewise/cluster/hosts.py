@@ -96,8 +96,7 @@ def per_device(cell: CellConfig, capacity: ClusterConfig) -> tuple[int, int]:
     gpus = capacity.gpus_per_device
     if gpus == "auto":
         gpus = 0 if on_cpu else 1
-    cores = cell.hardware.cores_per_device if on_cpu else None
-    return gpus, cores or capacity.cpus_per_device
+    return gpus, (cell.hardware.cores_per_device if on_cpu else None) or capacity.cpus_per_device
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,7 @@ def parameters(config: SlurmConfig, wanted: ClusterDemand) -> dict[str, Any]:
         "srun_args": ["--kill-on-bad-exit=1", f"--cpus-per-task={cores}"],
     }
     if config.mem_gb_per_device is not None:
-        mib = math.ceil(config.mem_gb_per_device * wanted.devices_per_node * 1024)
-        chosen["mem"] = f"{mib}M"
+        chosen["mem"] = f"{math.ceil(config.mem_gb_per_device * wanted.devices_per_node * 1024)}M"
     return {name: value for name, value in chosen.items() if value is not None}
 
 

@@ -12,6 +12,7 @@ from .cell import TrackingConfig as TrackingConfig
 from .cell import check_samples as check_samples
 from .cell import default_project as default_project
 from .components import OTHER_LIGHTNING as OTHER_LIGHTNING
+from .components import OWN_LOADERS as OWN_LOADERS
 from .components import BelowOne as BelowOne
 from .components import Component as Component
 from .components import bind as bind

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from scalewise.config.components import Component
+from scalewise.config.components import OWN_LOADERS, Component
 from scalewise.config.data_parallel import StrategyConfig
 from scalewise.config.errors import ConfigError, require
 from scalewise.config.execution import (
@@ -248,8 +248,8 @@ class CellConfig:
         self._check_combinations()
         check_training(self)
         self.strategy.check(self)
-        ours = self.dataset.target.startswith("scalewise.")  # others may decide on their batches
-        if ours and self.strategy.devices != "auto":
+        ours = self.data_source.target.startswith("scalewise.")
+        if ours and self.strategy.devices != "auto":  # others decide on their batches
             self.per_device_batch_size(self.strategy.devices)
 
     def _check_steps(self) -> None:
@@ -272,7 +272,7 @@ class CellConfig:
         """Settings of different groups that do not go together; strategies have their own."""
         kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
         whole = kind in ("single", "ddp")  # every rank holds the same whole model
-        tries = self.execution.cudnn_benchmark
+        tries, data = self.execution.cudnn_benchmark, self.data_source.target
         strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
         for key, found, holds, allowed, beside in (
             # A captured step has the learning rate of its capture, and nobody acts inside it.
@@ -282,7 +282,7 @@ class CellConfig:
              "execution=eager or compile", execution),
             ("test", self.test, not self.test or whole or kind == "auto",
              "strategy=single or ddp", strategy),
-            ("test", self.test, not (self.test and self.dataset.target.startswith("scalewise.")),
+            ("test", self.test, not (self.test and data.startswith("scalewise.")),
              "false, or a dataset of your own with a test set", f"dataset={self.dataset.name}"),
             # cuDNN takes whichever algorithm is the fastest that day.
             ("execution.cudnn_benchmark", tries, not (tries and self.deterministic),
@@ -299,6 +299,11 @@ class CellConfig:
         if self.scheduler is not None:
             named["scheduler"] = self.scheduler.component_for(1)
         return named | {f"callbacks.{name}": one for name, one in self.callbacks.items()}
+
+    @property
+    def data_source(self) -> Component:
+        """What brings the data: the data set, or the model with loaders of its own."""
+        return self.model if self.dataset.target == OWN_LOADERS else self.dataset
 
     @property
     def is_counted(self) -> bool:
@@ -364,10 +369,8 @@ def check_samples(cell: CellConfig) -> None:
     Raises :class:`ConfigError`. Ranks know what is held out of it, and every other data set.
     """
     dataset, devices = cell.dataset, cell.strategy.devices
-    arguments = dataset.arguments
-    samples = arguments.get("train_samples", arguments.get("samples"))
-    ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
-    if not ours:
+    samples = dataset.arguments.get("train_samples", dataset.arguments.get("samples"))
+    if not dataset.target.startswith("scalewise.") or not isinstance(samples, int):
         return
     found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
     if found > samples:

@@ -25,6 +25,8 @@ from scalewise.records import DataError, build, closest, convert
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 """A share that is not the whole."""
+OWN_LOADERS = "scalewise.train.data.OwnLoaders"
+"""Named as data set where a LightningModule brings the loaders itself."""
 MOST_IN_NAME = 80
 """Letters: the names of model, data set and strategy become that of a folder."""
 
@@ -300,7 +302,8 @@ def _check_dataset_named(plain: Mapping[str, Any], given: Iterable[str]) -> None
         raise ConfigError(
             f"dataset: found none named beside model._target_={target}, and the default, "
             f"{name}, is for models of scalewise; allowed: "
-            "dataset._target_=package.module.NAME, a class or a function, or dataset=NAME"
+            "dataset._target_=package.module.NAME, a class or a function, dataset=NAME, or "
+            "dataset=own_loaders, where the module has train_dataloader"
         )
 
 

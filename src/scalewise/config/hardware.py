@@ -242,9 +242,8 @@ def set_in(environment: Mapping[str, str]) -> dict[str, str]:
 def nccl_warnings(settings: Mapping[str, str | int]) -> list[str]:
     """One line for each setting that is legal and can still do harm."""
     warnings = []
-    algorithms = str(settings.get("NCCL_ALGO", "")).lower().split(";")
     # The part without a colon holds for every collective.
-    if "tree" in (part.strip() for part in algorithms):
+    if "tree" in (part.strip() for part in str(settings.get("NCCL_ALGO", "")).lower().split(";")):
         warnings.append(
             "NCCL_ALGO=Tree holds for every collective, and only all-reduce has a tree: NCCL can "
             "abort the others (NVIDIA/nccl issue 317); write NCCL_ALGO=allreduce:tree"

@@ -71,8 +71,7 @@ class TabularWindows(Tabular):
 
     def __post_init__(self) -> None:
         self._border = self.samples - round(self.samples * self.validation_fraction)
-        parts = (self._border, self.samples - self._border)
-        shorter = min(part for part in parts if part > 0)
+        shorter = min(part for part in (self._border, self.samples - self._border) if part > 0)
         require(
             "window", self.window, self.window <= shorter, f"1 to {shorter}, the rows of a part"
         )

@@ -277,8 +277,7 @@ def own_memory() -> None:
         addresses, access = line.split()[:2]
         if access == "rw-p":
             first, end = (int(address, 16) for address in addresses.split("-"))
-            size = ctypes.c_size_t(end - first)
-            libc.madvise(ctypes.c_void_p(first), size, _POPULATE_WRITE)
+            libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _POPULATE_WRITE)
 
 
 _FINISH_S = 90.0

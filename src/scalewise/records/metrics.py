@@ -166,7 +166,6 @@ def last_metrics(ranks: Sequence[RankSummary]) -> dict[str, float | None]:
     for name in dict.fromkeys(name for one in ranks for name in one.metrics):
         having = [one for one in ranks if name in one.metrics]
         fed = tuple(float(one.samples_fed) for one in having)
-        alike = (1.0,) * len(having)
-        weights = fed if name in _OF_OWN_SAMPLES and sum(fed) > 0 else alike
+        weights = fed if name in _OF_OWN_SAMPLES and sum(fed) > 0 else (1.0,) * len(having)
         found[name] = mean_over_ranks([one.metrics[name] for one in having], weights)
     return found

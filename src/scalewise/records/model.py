@@ -258,7 +258,7 @@ class RankSummary:
     """Class of the optimizer that a user's LightningModule built itself, several joined by ``+``,
     ``none`` where it built none; None where the configuration's was used."""
     own_batches: bool = False
-    """Whether a user's LightningDataModule made its batches, whatever was configured."""
+    """Whether loaders of the user's own made its batches, whatever was configured."""
     pipeline: PipelineRecord | None = None
     """Its stage and schedule; None where there is no pipeline."""
     rehearsed: RehearsalRecord | None = None

@@ -158,8 +158,7 @@ class DeviceSeriesWriter(LineWriter):
         """Write one sample of all devices, taken at Unix time ``when`` in ``cost_ms``."""
         rows = []
         for sample in samples.values():
-            plain = to_plain(sample)
-            rows.append({k: v for k, v in plain.items() if v is not None})
+            rows.append({k: v for k, v in to_plain(sample).items() if v is not None})
         self.write({"time": when, "cost_ms": cost_ms, "devices": rows})
 
     def add_device(self, device: SampledDevice) -> None:

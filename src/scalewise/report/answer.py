@@ -224,8 +224,7 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
         if loss and loss.is_limit:
             of = f"{number(loss.ms)} of {number(side.step_ms)} ms a step"
             return f"Other processes held the cores of {side.device_words} for {of}."
-    graver = (one.brief for one in pair.remarks if one.gravity == "undecided")
-    return _sentence(next(graver, ""))
+    return _sentence(next((one.brief for one in pair.remarks if one.gravity == "undecided"), ""))
 
 
 def next_step(analysis: Analysis, pair: Pair) -> str:
@@ -364,8 +363,7 @@ def _alone(analysis: Analysis) -> Iterator[str]:
 
 
 def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
-    budget = analysis.budgets.get(config.config_id)
-    if budget is None:
+    if analysis.budgets.get(config.config_id) is None:
         return
     remedies = analysis.remedies[config.config_id]
     found, work = remedies.untried, remedies.untried_work
@@ -441,8 +439,7 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
 
 def _accuracy(analysis: Analysis) -> Iterator[str]:
     """How good what was trained is, where a validation set was scored for it."""
-    ranked = list(ranked_in_brief(analysis)) if analysis.pairs else []
-    yield from ranked
+    yield from ranked_in_brief(analysis) if analysis.pairs else ()
     if rankings(analysis):
         return
     logged = dict.fromkeys(key for c in analysis.measured for key in c.logged)

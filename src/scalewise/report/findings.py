@@ -275,12 +275,11 @@ def metrics(analysis: Analysis) -> Section:
         Column("global_samples_per_s", "samples/s", "global",
                lambda row: row.config.estimate("global_samples_per_s")),
     ]  # fmt: skip
-    rows = measured_rows(analysis) if logged else []
     return section(
         "metrics",
         "What was learned",
         lines(ranked_in_brief(analysis)),
-        table("metrics", columns, rows),
+        table("metrics", columns, measured_rows(analysis) if logged else []),
         Note(NOTES["metrics"]),
     )  # fmt: skip
 

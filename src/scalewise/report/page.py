@@ -383,5 +383,4 @@ def _log_tail(cell: CellRecords) -> list[str]:
 
 def _digits(value: float | None, digits: int = 4) -> float | None:
     """None too for what is not finite: JSON has no word for it."""
-    known = value is not None and math.isfinite(value)
-    return float(f"{value:.{digits}g}") if known else None
+    return float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None

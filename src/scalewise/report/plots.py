@@ -98,10 +98,9 @@ def marker(index: int) -> str:
 
 def drawn(text: str, longest: int = _LONGEST) -> str:
     """A text as pictures show it: without control characters, a long one without its middle."""
-    lines = [printable(line) for line in text.split("\n")]
     return "\n".join(
         line if len(line) <= longest else f"{line[: longest // 2]}…{line[-longest // 2 :]}"
-        for line in lines
+        for line in map(printable, text.split("\n"))
     )
 
 
@@ -116,8 +115,7 @@ def tidy(axes: Axes, grid: str = "x") -> None:
 def group_thousands(axes: Axes, *names: str) -> None:
     """Numbers on the axes ``x`` or ``y`` as 12,800, with all the digits that tell them apart."""
     for name in names:
-        axis = axes.xaxis if name == "x" else axes.yaxis
-        axis.set_major_formatter(lambda v, _: f"{v:,.10g}")
+        (axes.xaxis if name == "x" else axes.yaxis).set_major_formatter(lambda v, _: f"{v:,.10g}")
 
 
 def legend_below(made: Figure, entries: Mapping[str, Artist], columns: int) -> None:
@@ -365,8 +363,7 @@ def _title(pairs: Sequence[Pair]) -> str:
         interval = bounding(pair.speedup)
         bounds = f" ({between(factor(interval.low), factor(interval.high))})" if interval else ""
         verdict, speedup = pair.verdict, factor(pair.speedup.value)
-        name = drawn(pair.multi.label, 2 * _LONGEST_ANSWER)
-        return f"{name}: {verdict}, {speedup}x{bounds}"
+        return f"{drawn(pair.multi.label, 2 * _LONGEST_ANSWER)}: {verdict}, {speedup}x{bounds}"
     counts = Counter(pair.verdict for pair in pairs)
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     shown = f"; the first {_MOST_ROWS} are shown" if len(pairs) > _MOST_ROWS else ""

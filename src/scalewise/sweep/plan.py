@@ -67,8 +67,7 @@ def _check_component(key: str, component: Component) -> None:
 
     given: dict[str, Any] = {}
     if key == "optimizer":
-        weight = torch.nn.Parameter(torch.zeros(2, 2))
-        given = {"params": [("weight", weight)]}
+        given = {"params": [("weight", torch.nn.Parameter(torch.zeros(2, 2)))]}
     with torch.device("meta" if key == "model" else "cpu"):
         instantiate(key, component, **given)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from scalewise.config import (
     OTHER_LIGHTNING,
+    OWN_LOADERS,
     REHEARSALS,
     CellConfig,
     Component,
@@ -111,8 +112,7 @@ def devices_for(one: Request, host: Host) -> int:
     wanted = max(2, available) if devices == "auto" else devices
     try:
         fewer = " (strategy=single uses one)" if devices == "auto" else ""
-        plays = on_gpus and cell.strategy.kind in REHEARSALS
-        more = " (rehearse=true rehearses more)" * plays
+        more = " (rehearse=true rehearses more)" * (on_gpus and cell.strategy.kind in REHEARSALS)
         allowed = f"at most {available}, the devices of this host{fewer or more}"
         beside = "" if cell.script else f"strategy={strategy}"
         require("strategy.devices", wanted, wanted <= available, allowed, beside)
@@ -166,11 +166,13 @@ def check_own_code(requests: Iterable[Request]) -> None:
     for one in requests:
         for key, component in one.cell.components.items():
             typed = _first_of(_DECIDED_BY.get(key, ()), one.overrides)
+            if is_own := component.target == OWN_LOADERS:
+                key, component = "own_loaders", one.cell.model
             # Values are not part of it: trials of a sweeper differ in little else. But the batches
-            # of a data module depend on them.
-            arguments = repr(component) if key == "dataset" else _names(component)
+            # of a module depend on them.
+            arguments = repr(component) if is_own or key == "dataset" else _names(component)
             names = f"{key} {component.target} {arguments} {bool(typed)}"
-            if not component.target.startswith("scalewise.") and names not in _sound:
+            if (is_own or not component.target.startswith("scalewise.")) and names not in _sound:
                 asked.setdefault(f"{names} {component!r}", (key, component, typed))
                 new.add(names)
     if asked:
@@ -194,7 +196,7 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
     check_own_code(given)
     taken, lines = [], dict[str, None]()
     for one in given:
-        cell, batch = one.cell, _batches.get(repr(one.cell.dataset))
+        cell, batch = one.cell, _batches.get(repr(one.cell.data_source))
         if batch is None:
             if cell.strategy.devices != "auto":
                 cell.per_device_batch_size(cell.strategy.devices)
@@ -204,7 +206,7 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
         if isinstance(batch, int):
             plain["batch_size"] = batch
         known = f"{batch} samples a device" if isinstance(batch, int) else f"not checked, {batch}"
-        lines[f"batch size: given by {cell.dataset.target}: {known} (scaling=weak)"] = None
+        lines[f"batch size: given by {cell.data_source.target}: {known} (scaling=weak)"] = None
         taken.append(Request(one.overrides, plain))
     return taken, list(lines)
 
@@ -273,18 +275,18 @@ def _own_batches(asked: Sequence[_Asked]) -> list[int | str | None]:
     signal.signal(signal.SIGALRM, too_long)
     signal.setitimer(signal.ITIMER_REAL, _LOADERS_S, 0.1)  # again for each that is left
     try:
-        return [_own_batch(component) if key == "dataset" else None for key, component, _ in asked]
+        return [_own_batch(key, component) for key, component, _ in asked]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _own_batch(dataset: Component) -> int | str | None:
-    """Samples of a data module's batch, or why it does not say; ``prepare_data`` is left out."""
-    target = load_target("dataset", dataset)
-    if not _is_a("LightningDataModule", target):
+def _own_batch(key: str, component: Component) -> int | str | None:
+    """Samples of a module's own batch, or why it does not say; ``prepare_data`` is left out."""
+    target = load_target(key, component)
+    if not _makes_batches(key, target):
         return None
     try:
-        module = target(**built_arguments("dataset", dataset))
+        module = target(**built_arguments(key, component))
         module.setup("fit")
         batch = getattr(module.train_dataloader(), "batch_size", None)
     except (Exception, SystemExit) as error:  # the ranks will tell
@@ -317,6 +319,10 @@ def _look(key: str, component: Component, typed: str) -> None:
     check_nested(key, component)
     if key == "model":
         _check_trains(component, target)
+    if key == "own_loaders" and inspect.isclass(target):
+        from scalewise.train import check_own_loaders
+
+        check_own_loaders(target, component.target)
     if key.startswith("callbacks."):
         _check_callback(key, component, target)
 
@@ -370,15 +376,20 @@ def _check_lightning(key: str, component: Component, target: Any, typed: str) ->
             f" which builds its own; allowed: nothing of {group}; leave it out, or give the class "
             f"an argument for it: {own}=VALUE"
         )
-    if typed and key == "dataset" and _is_a("LightningDataModule", target):
+    if typed and _makes_batches(key, target):
         name, _, value = typed.lstrip("+").partition("=")
-        name = name.rpartition(".")[2]
-        own = f"dataset.{name}" if name in component.arguments else f"+dataset.{name}"
+        name, group = name.rpartition(".")[2], "dataset" if key == "dataset" else "model"
+        own = f"{group}.{name}" if name in component.arguments else f"+{group}.{name}"
         raise ConfigError(
-            f"{typed.partition('=')[0]}: found {value} beside dataset._target_={component.target}, "
-            "a LightningDataModule, which makes its own batches; allowed: leave it out, or give "
-            f"the class an argument for it: {own}={value}"
+            f"{typed.partition('=')[0]}: found {value} beside {group}._target_={component.target}, "
+            "which makes its own batches; allowed: leave it out, or give the class an argument for "
+            f"it: {own}={value}"
         )
+
+
+def _makes_batches(key: str, target: Any) -> bool:
+    """Whether it is a LightningDataModule, or a model whose own loaders were asked for."""
+    return key == "own_loaders" or (key == "dataset" and _is_a("LightningDataModule", target))
 
 
 def _is_a(base: str, target: Any) -> bool:

@@ -140,8 +140,7 @@ class WandbRun:
 
     @property
     def location(self) -> str:
-        url = self._run.url if self._mode == "online" else None
-        return url or str(self._log_file.parent)
+        return (self._run.url if self._mode == "online" else None) or str(self._log_file.parent)
 
     def log(self, rows: Sequence[Row]) -> None:
         for row in rows:

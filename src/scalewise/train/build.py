@@ -15,7 +15,7 @@ from scalewise.config import NO_TEST, CellConfig, ConfigError, instantiate
 from scalewise.models import returns_loss
 from scalewise.operations import Operation
 from scalewise.train.callbacks import build_schedule
-from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
+from scalewise.train.data import GlobalBatchSampler, OwnLoaders, ShardBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, KeywordModule, OperationModule
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, DataShare
@@ -119,12 +119,14 @@ def build_data(
     Raises ConfigError for data that cannot be read or that the model cannot train on.
     """
     dataset = instantiate("dataset", cell.dataset)
+    if isinstance(dataset, OwnLoaders):
+        dataset.take(module, cell.model.target)
     if isinstance(dataset, pl.LightningDataModule):
         if cell.test and not is_overridden("test_dataloader", dataset):
-            raise ConfigError(NO_TEST.format(f"{cell.dataset.target} has no test_dataloader"))
+            raise ConfigError(NO_TEST.format(f"{cell.data_source.target} has no test_dataloader"))
         if cell.strategy.UNEVEN:
             raise ConfigError(
-                f"dataset: found {cell.dataset.name}, a LightningDataModule, with strategy="
+                f"dataset: found {cell.dataset.name}, which makes its own batches, with strategy="
                 f"{cell.strategy.name}; allowed: a dataset whose batches scalewise shares out"
             )
         return {"datamodule": dataset}

@@ -50,7 +50,7 @@ class OwnFolder(pl.Callback):
         """
         no_data, is_epoch = "", self._cell.validation == "epoch"
         if not self._cell.unscored and trainer.is_global_zero:  # others may have a smaller share
-            no_data = note_unscored(trainer, self._recorder, self._cell.dataset.target)
+            no_data = note_unscored(trainer, self._recorder, self._cell.data_source.target)
         if is_epoch and self._recorder.brings_optimizer:
             return
         schedules = trainer.lr_scheduler_configs
@@ -82,7 +82,7 @@ def note_unscored(trainer: pl.Trainer, recorder: CellRecorder, data_name: str) -
         return ""
     why = (
         f"{data_name} has no validation set of a batch or more for each rank; allowed: data with "
-        "one (.validation, or val_dataloader of a LightningDataModule)"
+        "one (.validation, or val_dataloader)"
     )
     if recorder.brings_optimizer:
         recorder.steps.missing["validation"] = why

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from scalewise.config import LoaderConfig
+from scalewise.config import ConfigError, LoaderConfig
 from scalewise.datasets import BatchedDataset
 from scalewise.train.recording import BatchSizes, on_stream
 
@@ -163,6 +165,28 @@ def on_device(dataset: Dataset[Any], device: torch.device) -> Dataset[Any]:
         )
     moved: Dataset[Any] = dataset.to(device)
     return moved
+
+
+class OwnLoaders(pl.LightningDataModule):
+    """The loaders of the module that is trained."""
+
+    def take(self, module: pl.LightningModule, target: str) -> None:
+        """Raises :class:`ConfigError` for a model, built by ``target``, without a loader."""
+        check_own_loaders(type(module), target)
+        for name in ("train_dataloader", "val_dataloader", "test_dataloader"):
+            if is_overridden(name, module):
+                setattr(self, name, getattr(module, name))
+
+
+def check_own_loaders(kind: type, target: str) -> None:
+    """Raises :class:`ConfigError` for a class of ``target`` that has no loader to train on."""
+    base = pl.LightningModule
+    if not issubclass(kind, base) or not is_overridden("train_dataloader", kind, base):
+        raise ConfigError(
+            f"dataset: found own_loaders beside model._target_={target}, which is no "
+            "LightningModule with train_dataloader; allowed: one that has it, or "
+            "dataset._target_=package.module.NAME"
+        )
 
 
 class OneThreadLoader(DataLoader[Any]):

@@ -103,7 +103,7 @@ def run(
             trainer.limit_val_batches, own = limit, data.get("val_dataloaders")
             with explained(cell, module, recorder.steps.missing):
                 trainer.validate(module, own, datamodule=source, verbose=False)
-        note_unscored(trainer, recorder, cell.dataset.target)
+        note_unscored(trainer, recorder, cell.data_source.target)
     if cell.test:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
         own_file: dict[str, Any] = {"ckpt_path": best, "weights_only": False} if best else {}

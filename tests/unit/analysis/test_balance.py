@@ -53,9 +53,7 @@ def test_utilisation_stands_in_for_an_activity_that_is_not_known(
     assert (usage.engine_activity_percent, usage.memory_sd_mib) == (told, pytest.approx(8**0.5))
 
 
-def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_long(
-    tmp_path: Path,
-) -> None:
+def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_are_equal(tmp_path: Path) -> None:
     phases = {"forward": 0.6, "backward": 0.6, "exposed_comm": 1.5, "optimizer": 0.5}
     spec = replace(DDP, kind="cpu", phases_ms={**DDP.phases_ms, **phases}, slow_ranks_ms={1: 20.0})
     cell = recorded(tmp_path, spec)

@@ -277,9 +277,7 @@ def on_cores(*uses: tuple[tuple[int, ...], CoreUse | None], per_host: int = 9) -
                   per_host=1), 0.1),
     ],
 )  # fmt: skip
-def test_what_others_had_is_a_share_of_the_cells_cores(
-    ranks: list[RankSummary], share: float
-) -> None:
+def test_what_others_had_is_a_share_of_its_cores(ranks: list[RankSummary], share: float) -> None:
     assert foreign_cpu_share(ranks) == pytest.approx(share)
 
 

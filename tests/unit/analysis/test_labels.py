@@ -120,9 +120,7 @@ def test_cells_of_one_name_are_told_apart_by_what_was_typed() -> None:
     assert words == {"1": "lr=0.1", "2": "lr=0.2", "3": "x=2", "4": "x=3", "5": ""}
 
 
-def test_swept_numbers_are_listed_from_small_to_large_and_twins_below_one_another(
-    tmp_path: Path,
-) -> None:
+def test_swept_numbers_are_listed_from_small_to_large_and_twins_together(tmp_path: Path) -> None:
     specs = [
         replace(spec, batch_size=size) for size in (512, 32, 2048, 128) for spec in (DDP, Spec())
     ]

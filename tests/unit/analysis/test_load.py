@@ -51,9 +51,7 @@ def test_states_come_from_the_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_any_record_cut_off_or_garbled_anywhere_is_only_a_problem(
-    tmp_path: Path, record: str
-) -> None:
+def test_any_record_cut_or_garbled_anywhere_is_only_a_problem(tmp_path: Path, record: str) -> None:
     rng = random.Random(record)
     path = write_sweep(tmp_path, [Spec(), DDP])
     victim = next(path.glob("001-*")) / record
@@ -115,8 +113,7 @@ def test_of_several_sweeps_together_it_names_one_to_give(tmp_path: Path, packed:
 
 def test_a_damaged_attempt_keeps_the_ones_before_it(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [replace(DDP, outcome="failed")])
-    folder = CellFolder(next(path.glob("000-*")))
-    (folder.path / "attempts" / "2.json").write_text("{")
+    (CellFolder(next(path.glob("000-*"))).path / "attempts" / "2.json").write_text("{")
     cell = load_sweep(path).cells[0]
     assert (cell.state, len(cell.attempts)) == ("interrupted", 1)
     assert "2.json" in cell.problems[0]
@@ -176,9 +173,7 @@ LINE = '{"time": 1, "step": 70, "epoch": 0, "samples": 9, "values": {"train_loss
 
 
 @pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e999"])
-def test_a_number_that_is_not_finite_is_a_fault_of_its_cell_alone(
-    tmp_path: Path, number: str
-) -> None:
+def test_a_number_not_finite_is_a_fault_of_its_cell_alone(tmp_path: Path, number: str) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP])
     (_, first), (_, second) = SweepFolder(path).cells()
     with first.metrics_path(0).open("a") as file:

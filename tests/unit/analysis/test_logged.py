@@ -223,9 +223,7 @@ def test_what_a_disturbed_run_learned_counts_and_its_speed_does_not(tmp_path: Pa
     assert config.estimate("val/acc").value == pytest.approx(0.15)
 
 
-def test_numbers_of_devices_are_compared_seed_by_seed_whichever_seeds_they_have(
-    tmp_path: Path,
-) -> None:
+def test_numbers_of_devices_are_compared_seed_by_seed_whichever_they_have(tmp_path: Path) -> None:
     """Each seed has its own factor, which cancels within it. One run was disturbed, and another was
     not made on several devices."""
     ones = [replace(Spec(), seed=s, run_factor=2.0**s) for s in (1, 2, 3, 4)]

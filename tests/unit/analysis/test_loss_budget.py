@@ -349,9 +349,7 @@ def test_ranks_that_are_delayed_in_turns_do_not_seem_to_compute_faster() -> None
         (range(0, 60, 4), 100.0, 0),  # steps of two kinds
     ],
 )
-def test_long_steps_are_counted_from_three_medians_on(
-    at: Sequence[int], ms: float, long: int
-) -> None:
+def test_long_steps_count_from_three_medians_on(at: Sequence[int], ms: float, long: int) -> None:
     (config,) = measured(replace(ALONE, kind="cpu"), None)
     (rows,) = (one.rows.copy() for one in config.runs[0].cell.steps)
     for name in ("host_step_ms", "host_other_ms"):

@@ -247,8 +247,7 @@ def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
         specs += [*repeats(replace(SINGLE, model=f"s{i}", config=own)), *repeats(play)]
     played(tmp_path, *specs)
     for i in range(len(by)):
-        count = partial(dict.update, parameters_total=10 ** (6 + i))
-        edit_ranks(tmp_path, count, f"*-s{i}-*")
+        edit_ranks(tmp_path, partial(dict.update, parameters_total=10 ** (6 + i)), f"*-s{i}-*")
     found = analyse(load_sweep(tmp_path))
     said = [line for line in rehearsals_in_brief(found) if line.startswith("Net ")]
     assert said == [f"Net ddp x4 over pcie, 32 samples a rank: {known}."]
@@ -332,8 +331,7 @@ def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path
         "alone": small / real - 1,
         "amdahl": one * (serial + (1 - serial) / 4) / real - 1,
     }
-    errors = {key: getattr(case, key) for key in expected}
-    assert errors == pytest.approx(expected, rel=0.02)
+    assert {key: getattr(case, key) for key in expected} == pytest.approx(expected, rel=0.02)
     assert (case.regime, case.covered) == ("GPU", False)
     (score,) = scores([case, case])
     assert (score.cases, score.models, score.hosts) == (2, 1, 1)

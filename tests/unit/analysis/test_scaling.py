@@ -177,9 +177,7 @@ def logged(path: Path, cell: str, losses: Mapping[int, float], scored: float | N
     edit_ranks(path, partial(dict.update, metric_rows=len(rows)), cell)
 
 
-def test_runs_that_score_validation_at_unequal_ends_are_compared_by_training(
-    tmp_path: Path,
-) -> None:
+def test_runs_that_score_at_unequal_ends_are_compared_by_training(tmp_path: Path) -> None:
     """The mean of the last fifth of what both fed: of steps 33 to 40."""
     path = write_sweep(tmp_path, [Spec(), DDP])
     for cell, last, above in (("000-*", 60, 0.0), ("001-*", 40, 0.2)):
@@ -297,8 +295,7 @@ def test_more_than_linear_from_too_few_runs_is_doubted(
 def test_a_higher_clock_explains_more_than_linear(tmp_path: Path) -> None:
     """A power cap holds the single GPU back: that much of the speedup is clock."""
     faster = replace(FASTER_THAN_LINEAR, kind="cuda")
-    specs = [*repeats(Spec(), STEADY), *repeats(faster, STEADY)]
-    (pair,) = analysed(tmp_path, *specs).pairs
+    (pair,) = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(faster, STEADY)).pairs
     slow, unread = (
         tuple(replace(run, usage=clocked(run.usage, mhz)) for run in side.runs)
         for side, mhz in ((pair.single, 700.0), (pair.multi, None))

@@ -69,9 +69,7 @@ def test_repeats_of_another_state_than_the_latest_are_set_aside(
         assert field in side.set_aside[0].reason
 
 
-def test_a_verdict_that_an_edit_keeps_open_says_so_while_it_runs_and_at_its_end(
-    tmp_path: Path,
-) -> None:
+def test_a_verdict_that_an_edit_keeps_open_says_so_while_it_runs_and_ends(tmp_path: Path) -> None:
     auto = {"repeats": "auto", "max_repeats": 20}
     sides = [(Spec(), [1.0, 1.3, 0.8] * 2), (DDP, [1.0, 0.7, 1.2] * 2)]
     runs = [r for one, by in sides for r in repeats(replace(one, config=auto, **WAS), by)]
@@ -128,9 +126,7 @@ def with_neighbours(specs: list[Spec], *which: int) -> list[Spec]:
     ]
 
 
-def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
-    tmp_path: Path,
-) -> None:
+def test_one_repeat_with_a_neighbour_is_set_aside_and_others_are_compared(tmp_path: Path) -> None:
     found = analysed(tmp_path, *repeats(Spec(), STEADY), *with_neighbours(repeats(DDP, STEADY), 3))
     (pair,) = found.pairs
     assert (found.refused, (pair.speedup.n, pair.verdict)) == ((), ((4, 4), "pays"))

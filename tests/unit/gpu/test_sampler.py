@@ -90,8 +90,7 @@ def test_a_series_has_each_group_at_its_pace_and_what_happened(
     )
     absent = "GPU GPU-x is not there and is not sampled"
     assert sorted(series.problems) == [page_fault, bus, lost, absent]
-    found = {(a.level, a.device_id, a.title, a.text) for a in series.alerts}
-    assert found >= {
+    assert {(a.level, a.device_id, a.title, a.text) for a in series.alerts} >= {
         ("warn", gpu_uuid(0), "GPU 0: XID 31, memory page fault in a kernel", page_fault),
         ("error", gpu_uuid(1), "GPU 1: XID 79, fallen off the bus", bus),
         ("error", gpu_uuid(3), "GPU 3: lost", lost),

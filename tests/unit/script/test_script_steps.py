@@ -52,8 +52,7 @@ class Script:
         """Deeds by name, each with an argument behind a colon if it takes one."""
         for deed in deeds.split():
             name, *given = deed.split(":")
-            own = self if hasattr(self, name) else self.moments
-            getattr(own, name)(*map(int, given))
+            getattr(self if hasattr(self, name) else self.moments, name)(*map(int, given))
 
     def backward(self) -> None:
         if self.moments.divides:

@@ -63,6 +63,7 @@ class Mine(pl.LightningModule):
 class Derived(Mine): ...
 class Other: ...
 """
+BORING = "pytorch_lightning.demos.boring_classes.BoringModel"  # it has loaders of its own
 OURS = Component("scalewise.datasets.Any", "any", {})
 
 
@@ -262,8 +263,25 @@ def test_what_a_data_module_decides_itself_is_refused_beside_it(
 ) -> None:
     key, _, value = typed.partition("=")
     line = refusal(data_module(typed, **given))
-    assert line.startswith(f"{key}: found {value} beside dataset._target_=data.Data, a Lightning")
+    assert line.startswith(f"{key}: found {value} beside dataset._target_=data.Data, which makes")
     assert line.endswith(f": {'' if given else '+'}dataset.{key.rpartition('.')[2]}={value}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("model=sized", "dataset: found own_loaders beside model._target_=scalewise.models.si"),
+        ("model._target_=loud.Net model.width=3",
+         "dataset: found own_loaders beside model._target_=loud.Net, which is no LightningModule"),
+        ("model._target_=fakes.misleading_fits.Net",
+         "dataset: found own_loaders beside model._target_=fakes.misleading_fits.Net, which is no"),
+        (f"model._target_={BORING} batch_size=256",
+         f"batch_size: found 256 beside model._target_={BORING}, which makes its own batches"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("looked_at_here")
+def test_a_model_without_loaders_or_with_a_typed_batch_is_refused(typed: str, line: str) -> None:
+    assert refusal(composed("dataset=own_loaders", *typed.split())).startswith(line)
 
 
 def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
@@ -343,9 +361,7 @@ def test_a_csv_file_is_refused_at_the_row(tmp_path: Path, rows: bytes, found: st
 
 
 @pytest.mark.parametrize("first", ['"1",', "class,"])
-def test_the_byte_order_mark_of_a_spreadsheet_is_no_part_of_the_first_cell(
-    tmp_path: Path, first: str
-) -> None:
+def test_the_byte_order_mark_is_no_part_of_the_first_cell(tmp_path: Path, first: str) -> None:
     path = tmp_path / "excel.csv"
     path.write_text(f'{first}title,description\n"2",b,c\n', encoding="utf-8-sig")
     assert len(read_labelled_csv(path, AgNews.layout)) == (1 if first == "class," else 2)

@@ -21,6 +21,7 @@ from fakes.small_fit import composed_cell, small_trainer
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import experiment
+from scalewise.train.build import build_data
 from scalewise.train.callbacks import OwnFolder, build_schedule, can_score, note_unscored
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
 
@@ -140,6 +141,28 @@ def test_what_waits_for_no_validation_is_refused_before_the_first_step(
     assert bool(recorder.steps.missing) == (own and not (where or typed))
 
 
+@pytest.mark.parametrize(
+    ("method", "typed", "refused"),
+    [
+        ("test_dataloader", "", ""),
+        ("test_dataloader", "test=true", "test: found true, but tests.Mine has no test_dataloader"),
+        ("train_dataloader", "", "dataset: found own_loaders beside model._target_=tests.Mine"),
+    ],
+)
+def test_loaders_of_the_module_itself_are_taken(method: str, typed: str, refused: str) -> None:
+    """Its hooks are called by Lightning, each once."""
+    kind = type("Mine", (BoringModel,), {method: getattr(pl.LightningModule, method)})
+    module, asked = kind(), []
+    module.setup = lambda *, stage: asked.append(stage)
+    module.prepare_data = lambda: asked.append("prepare")
+    cell = composed_cell("model._target_=tests.Mine", "dataset=own_loaders", *typed.split())
+    with pytest.raises(ConfigError, match=f"^{refused}") if refused else nullcontext():
+        data = build_data(cell, Mock(), module)
+        small_trainer(max_steps=1).fit(module, **data)
+        assert data["datamodule"].val_dataloader == module.val_dataloader
+    assert asked == ([] if refused else ["prepare", "fit"])
+
+
 @pytest.mark.filterwarnings("ignore:Total length")
 @pytest.mark.parametrize("given", [None, [], [two_batches()]])
 def test_after_training_what_there_is_to_score_is_asked_for_once(given: Any) -> None:
@@ -164,9 +187,7 @@ def test_after_training_what_there_is_to_score_is_asked_for_once(given: Any) -> 
         ("validation=epoch", "f1", ""),
     ],
 )
-def test_lightnings_error_gets_the_reason_that_a_metric_did_not_come(
-    typed: str, metric: str, why: str
-) -> None:
+def test_lightnings_error_says_why_a_metric_did_not_come(typed: str, metric: str, why: str) -> None:
     trainer = small_trainer(max_epochs=1, callbacks=[EarlyStopping(metric)])
     with pytest.raises(RuntimeError, match=metric) as caught:
         trainer.fit(BoringModel(), two_batches())

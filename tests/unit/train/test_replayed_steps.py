@@ -124,8 +124,7 @@ class Run:
         torch.manual_seed(1)
         self.module = ExperimentModule(network or Mlp(5, [16], 2), optimizer)
         self.folder = CellFolder(folder)
-        cpu = DeviceInfo("cpu", "cpu")
-        self.recorder = CellRecorder(self.folder, cpu, 2, 5, profile=profile)
+        self.recorder = CellRecorder(self.folder, DeviceInfo("cpu", "cpu"), 2, 5, profile=profile)
         self.trainer = small_trainer(
             default_root_dir=folder,
             callbacks=[self.recorder],
@@ -194,8 +193,7 @@ def test_each_step_has_its_row_and_what_is_inside_a_replay_is_missing(tmp_path: 
 
 
 def test_a_profiler_looks_between_two_replays_and_none_is_timed(tmp_path: Path) -> None:
-    window = ProfileConfig(window=True, steps=3)
-    run = Run(tmp_path, HostCapture(), profile=window, max_steps=13)
+    run = Run(tmp_path, HostCapture(), profile=ProfileConfig(window=True, steps=3), max_steps=13)
     (found,) = load_profiles(run.folder)
     assert found.steps == 3, "the fifth step of 13 ends it, amid a batch"
     rows = read_steps(run.folder.steps_path(0), 0).rows

@@ -190,8 +190,7 @@ def _copy_straight(trainer: pl.Trainer) -> None:
     def batch_to_device(
         batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
     ) -> Any:
-        module = trainer.lightning_module
-        return module.transfer_batch_to_device(
+        return trainer.lightning_module.transfer_batch_to_device(
             batch, device or strategy.root_device, dataloader_idx
         )
 

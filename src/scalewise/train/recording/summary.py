@@ -61,8 +61,7 @@ def parameter_fingerprint(
     without any, where one is not finite, and where this rank holds parts of the model.
     """
     learning = [p.detach() for p in parameters if p.requires_grad]
-    divided = any(p.is_meta or hasattr(p, "to_local") for p in learning)
-    if not learning or divided:
+    if not learning or any(p.is_meta or hasattr(p, "to_local") for p in learning):
         return None
     # On the CPU: another model of GPU may draw other numbers.
     seeded = torch.Generator().manual_seed(0)

@@ -212,8 +212,7 @@ class PipelineStrategy(DividedStrategy):
         assert isinstance(module, ExperimentModule)
         x, target = args[0]
         with self.precision_plugin.val_step_context():
-            hidden = x if self.place == 0 else self._receive(self.place - 1)
-            output = self.stage(hidden, x)
+            output = self.stage(x if self.place == 0 else self._receive(self.place - 1), x)
             if self.is_last:
                 module.score(output, target)
             else:

@@ -194,8 +194,7 @@ def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
         return Winner(metric, None, (), None, without, f"fewer than two have {metric.needs}")
     kinds = {entry.config.is_cpu for entry in known}
     if metric.key == "peak_memory_per_device_mib" and len(kinds) > 1:
-        why = "of CPUs and of GPUs it is another memory"
-        return Winner(metric, None, (), None, without, why)
+        return Winner(metric, None, (), None, without, "of CPUs and of GPUs it is another memory")
     if metric.key == "step_time_p50_ms" and len({entry.config.global_batch for entry in known}) > 1:
         return Winner(metric, None, (), None, without, "samples a step differ: see samples/s")
     found = rank(known, metric.goodness, metric.ratio)

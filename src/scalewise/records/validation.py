@@ -116,8 +116,7 @@ def _bounded(node: Any) -> Any:
         return core_schema.no_info_before_validator_function(check, cast(Any, made), ref=ref)
     if made == {"type": "str"}:
         # A command may hold bytes that are no text, which pydantic's own check refuses.
-        text = core_schema.is_instance_schema(str)
-        return core_schema.custom_error_schema(text, "string_type")
+        return core_schema.custom_error_schema(core_schema.is_instance_schema(str), "string_type")
     return {**_BOUNDS.get(str(kind), {}), **made}
 
 

@@ -224,8 +224,7 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
         if loss and loss.is_limit:
             of = f"{number(loss.ms)} of {number(side.step_ms)} ms a step"
             return f"Other processes held the cores of {side.device_words} for {of}."
-    graver = (one.brief for one in pair.remarks if one.gravity == "undecided")
-    return _sentence(next(graver, ""))
+    return _sentence(next((one.brief for one in pair.remarks if one.gravity == "undecided"), ""))
 
 
 def next_step(analysis: Analysis, pair: Pair) -> str:

@@ -332,8 +332,7 @@ def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path
         "alone": small / real - 1,
         "amdahl": one * (serial + (1 - serial) / 4) / real - 1,
     }
-    errors = {key: getattr(case, key) for key in expected}
-    assert errors == pytest.approx(expected, rel=0.02)
+    assert {key: getattr(case, key) for key in expected} == pytest.approx(expected, rel=0.02)
     assert (case.regime, case.covered) == ("GPU", False)
     (score,) = scores([case, case])
     assert (score.cases, score.models, score.hosts) == (2, 1, 1)

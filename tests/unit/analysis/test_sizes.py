@@ -236,8 +236,7 @@ def test_a_setting_of_the_strategy_is_not_mixed_with_another(tmp_path: Path) -> 
     alike = {"strategy": {"name": "ddp", "devices": 8, "no_sync": True}}
     specs = (Spec(), wide(4, 4.0, config=settings), wide(8, 3.0, config=others))
     assert len(ladders(widths(tmp_path / "mixed", specs).pairs)) == 2
-    specs = (*specs[:2], wide(8, 3.0, config=alike))
-    assert len(found(tmp_path / "alike", specs)) == 3
+    assert len(found(tmp_path / "alike", (*specs[:2], wide(8, 3.0, config=alike)))) == 3
 
 
 def test_of_two_placements_of_as_many_devices_the_fastest_is_the_one_before(tmp_path: Path) -> None:

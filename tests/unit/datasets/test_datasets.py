@@ -112,8 +112,7 @@ class TestTabular:
         x, y = Tabular(20_000, 10, 3, signal, seed=1).rows()
         design = np.column_stack([x, np.ones(len(x))])
         residual = y - design @ np.linalg.lstsq(design, y)[0]
-        explained = 1 - residual.var(axis=0) / y.var(axis=0)
-        assert explained == pytest.approx(signal, abs=0.02)
+        assert 1 - residual.var(axis=0) / y.var(axis=0) == pytest.approx(signal, abs=0.02)
 
 
 class TestTabularWindows:

@@ -54,9 +54,9 @@ RAISED = 'Traceback (most recent call last):\n  File "/mine/net.py", line 12, in
 FRAMES = (
     '  File "/mine/net.py", line 12 in forward\n' + '  File "/mine/main.py", line 1 in f\n' * 40
 )
-DUMP = (
-    f"Thread 0x7e:\n{FRAMES}\nCurrent thread 0x7f (most recent call first):\n{FRAMES}\nModules: a"
-)
+DUMP = f"Thread 0x7e:\n{FRAMES}\nCurrent thread 0x7f (most recent call first):\n{FRAMES}\nModules:"
+ABORT = "Fatal Python error: Aborted\n\nThread 0x7e:\n"  # in a thread that runs no Python
+GONE = f"{ABORT.replace('Thread', 'Current thread')}  <no Python frame>\n"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,8 @@ DUMP = (
     [
         ("exception", RAISED, "/mine/net.py:12"), ("config", RAISED, None),
         ("signal", DUMP, "/mine/net.py:12"), ("exception", DUMP + RAISED, "/mine/net.py:12"),
+        ("signal", f"{ABORT}{FRAMES}\nThread 0x7f:\n{FRAMES}", "/mine/net.py:12"),
+        ("signal", RAISED + GONE, "/mine/net.py:12"),
     ],
 )  # fmt: skip
 def test_the_line_that_raised_is_told_but_of_what_was_refused(

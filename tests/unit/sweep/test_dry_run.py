@@ -53,8 +53,7 @@ def test_a_job_is_composed_as_hydra_composes_it(
 ) -> None:
     expected = resolve(composer.compose(overrides))
     assert composer.plain(overrides, 0) == expected
-    again = composer.plain(overrides, 1)
-    assert again == expected, "an earlier job must not show in a later one"
+    assert composer.plain(overrides, 1) == expected, "an earlier job must not show in a later one"
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ def names(cells: list[Any]) -> list[str]:
 
 def test_the_same_requests_give_the_same_cells_in_any_order(requests: list[Request]) -> None:
     assert names(plan(requests, 0)) == names(plan(requests[::-1], 0))
-    ids = [cell.planned.cell_id for cell in plan(requests, 0)]
-    assert len(set(ids)) == 12
+    assert len({cell.planned.cell_id for cell in plan(requests, 0)}) == 12
     other = names(plan(requests, 1))
     assert names(plan(requests, 0)) != other and sorted(names(plan(requests, 0))) == sorted(other)
 

@@ -138,7 +138,7 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     left = sum(one.cell_id not in asked and not sweep.is_done(one) for one in plan.cells)
     if asked and left and status != Exit.INTERRUPTED and "sweep.rerun" not in typed_again:
         whose = f"{left} {plural(left, 'cell')} of an earlier command without a result"
-        say(f"{whose}: type that again with sweep.resume={name}")
+        say(f"{whose}: type that again with {shlex.quote(f'sweep.resume={name}')}")
     return status
 
 

@@ -228,8 +228,7 @@ def _interval(curve: Sequence[SizedPair], logs: Sequence[float]) -> SizeInterval
         return None
     low, high = min(logs), max(logs)
     least = math.exp(low) if low > math.log(first) else None
-    most = math.exp(high) if high < math.log(last) else None
-    return SizeInterval(least, most, first, last)
+    return SizeInterval(least, math.exp(high) if high < math.log(last) else None, first, last)
 
 
 def _left_open(y0: float, y1: float, h0: float, h1: float) -> list[float]:

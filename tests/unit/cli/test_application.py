@@ -225,10 +225,11 @@ def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_key", "trains")
-@pytest.mark.parametrize(("asked", "more"), [("ab", ()), ("abc", ()), ("ab", ("sweep.rerun=all",))])
+@pytest.mark.parametrize("more", ["", "sweep.rerun=all", "hydra/sweeper=optuna"])
+@pytest.mark.parametrize("asked", ["ab", "abc"])
 def test_cells_of_an_earlier_command_are_counted_when_the_last_one_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    asked: str, more: tuple[str, ...],
+    asked: str, more: str,
 ) -> None:  # fmt: skip
     (folder := tmp_path / "a,b").mkdir()
     plan = SweepFolder(recorded(folder, "train.py", "-m")).load_plan()
@@ -236,7 +237,7 @@ def test_cells_of_an_earlier_command_are_counted_when_the_last_one_is_resumed(
     SweepFolder(folder).save_plan(dataclasses.replace(plan, cells=cells))
     swept = SweepReport(folder, {f"id-{name}": Ending("failed") for name in asked})
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
-    assert main(["resume", str(folder), *more]) == Exit.DONE
+    assert main(["resume", str(folder), *more.split()]) == Exit.DONE
     last = shlex.split(capsys.readouterr().err.splitlines()[-1])
     assert (last[:5] == ["1", "cell", "of", "an", "earlier"]) == (asked == "ab" and not more)
     assert last[-1] == f"sweep.resume='{folder}'"

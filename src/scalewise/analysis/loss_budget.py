@@ -190,8 +190,7 @@ def _scale(config: Configuration, baseline: Configuration) -> float | None:
         return None
     if ours.global_batch_size is None or theirs.global_batch_size is None:
         return None
-    each = ours.global_batch_size / ours.world_size
-    return each / (theirs.global_batch_size / theirs.world_size)
+    return ours.global_batch_size / ours.world_size / (theirs.global_batch_size / theirs.world_size)
 
 
 def _join_work_and_lateness(causes: dict[LossCause, float]) -> None:

@@ -74,11 +74,9 @@ def _run(words: list[str]) -> int:
         return shell_complete(application, {}, "scalewise", _COMPLETE, asked)
     if words[0] == "-sc" and (line := os.environ.get("COMP_LINE")):
         # Hydra's completion, which `train --hydra-help` installs, takes one word for the program.
-        program, _, rest = line.partition(" ")
+        os.environ["COMP_LINE"] = rest = line.partition(" ")[2]
         if not rest.startswith("train "):
             return Exit.DONE
-        point = int(os.environ.get("COMP_POINT", len(line))) - len(program) - 1
-        os.environ.update(COMP_LINE=rest, COMP_POINT=str(point))
         words = ["train", *words]
     try:
         with application.make_context("scalewise", words) as context:

@@ -133,12 +133,13 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     if place.name == "multirun" and _is_mine(place.parent):
         sys.path += [str(Path.cwd()), str(place.parent)]  # it was started beside a user's own model
     status = train(defaults=False)
-    # Of all batches in which a sweeper asked.
     asked = {cell_id for one in sweep_reports for cell_id in one.endings}
     left = sum(one.cell_id not in asked and not sweep.is_done(one) for one in plan.cells)
-    if asked and left and status != Exit.INTERRUPTED and "sweep.rerun" not in typed_again:
+    # A search asks for others each time.
+    is_whole = {"sweep.rerun", "hydra/sweeper"}.isdisjoint(map(key_of, (*words, *more)))
+    if asked and left and is_whole and status != Exit.INTERRUPTED:
         whose = f"{left} {plural(left, 'cell')} of an earlier command without a result"
-        say(f"{whose}: type that again with sweep.resume={name}")
+        say(f"{whose}: type that again with {shlex.quote(f'sweep.resume={name}')}")
     return status
 
 

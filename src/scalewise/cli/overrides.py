@@ -231,5 +231,4 @@ def _seconds(text: str) -> str:
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m)?", text)
     if number is None:
         raise ConfigError(f"--time: found {text!r}; allowed: seconds or minutes, as 30s or 2m")
-    seconds = float(number[1]) * (60 if number[2] in ("m", "min") else 1)
-    return f"{seconds:g}"
+    return f"{float(number[1]) * (60 if number[2] in ('m', 'min') else 1):g}"

@@ -42,9 +42,9 @@ def first_line(error: BaseException, with_class: bool = True) -> str:
 
 
 def shortened(text: str) -> str:
-    """The first line of ``text``, and a sign where more follow."""
-    first, *more = text.strip().splitlines() or [""]
-    return f"{first} ..." if more else first
+    """The first line of ``text``, cut where it is too long, and a sign where more follows."""
+    first = (text.strip().splitlines() or [""])[0][:_MESSAGE_LIMIT]
+    return first if first == text.strip() else f"{first} ..."
 
 
 def _called(error: BaseException, said: str, with_class: bool) -> str:
@@ -89,7 +89,7 @@ def ending_of(error: BaseException, rank: int) -> Ending:
     return Ending(
         "failed",
         cause,
-        first_line(error, with_class=cause not in ("config", "disk"))[:_MESSAGE_LIMIT],
+        first_line(error, with_class=cause not in ("config", "disk")),
         rank,
         # A message for the user names the setting; no line of code does.
         raised_at=None if is_config else line_that_raised(text),

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from scalewise.config import first_line
-from scalewise.doctor.compute import gb_per_s, measure, stopwatch
+from scalewise.doctor.compute import Work, gb_per_s, measure, stopwatch
 from scalewise.doctor.plan import RankRecord
 from scalewise.records import Backend, Collective, CollectiveRate, bus_factor
 from scalewise.train import Team
@@ -29,8 +29,8 @@ _FLOAT_BYTES = 4
 _NAN = float("nan")
 _MOST_ITERATIONS = 100
 
-_QUEUEING_CYCLES = 10**7
-"""5 ms at 2 GHz, in which a thread starts 100 collectives through torch."""
+_QUEUEING_CYCLES = 3 * 10**5, 10**7
+"""Of each collective, and at most: 5 ms at 2 GHz, in which a thread starts 100 through torch."""
 
 _LARGEST_VALUE = 1e30
 """Well inside fp32's range."""
@@ -109,17 +109,20 @@ def measure_collective(
     def meet(fill: Callable[[], None] = task.fill) -> None:
         fill()
         team.barrier()
+
+    def watch(work: Work, iterations: int) -> float:
         if device.type == "cuda":
             # Starting a small one takes a thread longer than a GPU takes to run it. So the batch is
             # queued before the GPUs begin it. A collective first brings them within microseconds.
-            torch.cuda._sleep(_QUEUEING_CYCLES)
+            torch.cuda._sleep(min(iterations * _QUEUEING_CYCLES[0], _QUEUEING_CYCLES[1]))
             dist.all_reduce(torch.ones(1, device=device), group=group)
+        return stopwatch(device)(work, iterations)
 
     meet()
     task.run()
     correct = team.all_agree(task.is_right())
     timing = measure(
-        stopwatch(device), task.run, budget_s, team=team, prepare=meet,
+        watch, task.run, budget_s, team=team, prepare=meet,
         most_iterations=most_iterations(collective, team.size),
     )  # fmt: skip
     rate, size = gb_per_s(task.byte_count, timing), team.size

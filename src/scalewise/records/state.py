@@ -108,8 +108,9 @@ def line_that_raised(text: str) -> str | None:
         [(found["file"], found["line"]) for found in _FRAME.finditer(part)]
         for part in text.split("Traceback (most recent call last)")
     ]
-    order = 1 if text.startswith("Current thread 0x") else -1
-    frames = [frame for part in reversed(errors) for frame in part[::order]]
+    if text.startswith(("Current thread 0x", "Thread 0x")):
+        errors[0].reverse()
+    frames = [frame for part in reversed(errors) for frame in reversed(part)]
     theirs = (f for f in frames if not _INSTALLED.search(f[0]) and not _OURS.search(f[0]))
     ours = (f for f in frames if _OURS.search(f[0]) or "/scalewise/" in f[0])
     passed_on = frames and "/pytorch_lightning/callbacks/" in frames[0][0]

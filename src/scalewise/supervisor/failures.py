@@ -129,7 +129,10 @@ def log_end(path: Path) -> tuple[str, ...]:
     """
     text = _tail(path)
     dump, lines = text.rfind("Current thread 0x"), text.splitlines()[-_LAST_LINES:]
-    if dump > text.rfind("Traceback (most"):
+    if dump < text.rfind("Fatal Python error"):  # in a thread that runs no Python: the main is last
+        dump = text.rfind("Thread 0x")
+    # After an error at the end of Python, no frame is left.
+    if dump > text.rfind("Traceback (most") and 'File "' in text[dump:]:
         lines = text[dump:].splitlines()[:_LAST_LINES]
     return tuple(line[:_LINE_LIMIT] for line in lines)
 

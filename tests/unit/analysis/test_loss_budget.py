@@ -45,8 +45,7 @@ SHARES: dict[str, Delay] = {
 def recorded(kind: str, ranks: int) -> Configuration:
     """A run on so many devices, whose steps and activity are to be replaced."""
     with tempfile.TemporaryDirectory() as folder:
-        spec = replace(Spec() if ranks == 1 else DDP, kind=kind)
-        return analysed(Path(folder), spec).measured[0]
+        return analysed(Path(folder), replace(DDP if ranks > 1 else Spec(), kind=kind)).measured[0]
 
 
 def configuration(training: Training, *, activity: bool = True) -> Configuration:

@@ -236,8 +236,7 @@ def test_medians_leave_the_long_steps_out(
 ) -> None:
     single, multi = configurations(tmp_path)
     pair = pair_of(with_median(single, single_share), with_median(multi, multi_share))
-    expected = pair.speedup.value * single_share / multi_share
-    assert pair.speedup_of_medians == pytest.approx(expected)
+    assert pair.speedup_of_medians == pytest.approx(pair.speedup.value * single_share / multi_share)
     means = [step.mean_over_median for step in pair.median_steps]
     assert means == pytest.approx([1 / multi_share, 1 / single_share])
     assert ("medians" in [one.code for one in doubt_speedup(pair, {}).remarks]) is differs

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -224,18 +225,22 @@ def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_key", "trains")
-@pytest.mark.parametrize(("asked", "more"), [("ab", ()), ("abc", ()), ("ab", ("sweep.rerun=all",))])
+@pytest.mark.parametrize("more", ["", "sweep.rerun=all", "hydra/sweeper=optuna"])
+@pytest.mark.parametrize("asked", ["ab", "abc"])
 def test_cells_of_an_earlier_command_are_counted_when_the_last_one_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    asked: str, more: tuple[str, ...],
+    asked: str, more: str,
 ) -> None:  # fmt: skip
-    plan = SweepFolder(recorded(tmp_path, "train.py", "-m")).load_plan()
+    (folder := tmp_path / "a,b").mkdir()
+    plan = SweepFolder(recorded(folder, "train.py", "-m")).load_plan()
     cells = plan_sweep(tmp_path / "planned", "abc").load_plan().cells
-    SweepFolder(tmp_path).save_plan(dataclasses.replace(plan, cells=cells))
-    swept = SweepReport(tmp_path, {f"id-{name}": Ending("failed") for name in asked})
+    SweepFolder(folder).save_plan(dataclasses.replace(plan, cells=cells))
+    swept = SweepReport(folder, {f"id-{name}": Ending("failed") for name in asked})
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
-    assert main(["resume", str(tmp_path), *more]) == Exit.DONE
-    assert ("1 cell of an earlier" in capsys.readouterr().err) == (asked == "ab" and not more)
+    assert main(["resume", str(folder), *more.split()]) == Exit.DONE
+    last = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert (last[:5] == ["1", "cell", "of", "an", "earlier"]) == (asked == "ab" and not more)
+    assert last[-1] == f"sweep.resume='{folder}'"
 
 
 @pytest.mark.usefixtures("own_key", "trains")

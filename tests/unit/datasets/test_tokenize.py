@@ -63,8 +63,7 @@ def run(texts: Texts, folder: Path, tokens: int | None = None) -> TokenIndex:
 
 
 def stored(folder: Path, part: Part) -> list[int]:
-    count = load_index(folder).tokens(part)
-    return list(np.fromfile(folder / f"{part}.bin", dtype="<u2")[:count])
+    return list(np.fromfile(folder / f"{part}.bin", "<u2")[: load_index(folder).tokens(part)])
 
 
 def expected(part: Part) -> list[int]:

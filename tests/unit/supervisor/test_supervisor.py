@@ -50,13 +50,12 @@ def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None
     return Supervisor(job_in(folder.path, settings), cast(Wakeup, wakeup))
 
 
-RAISED = 'Traceback (most recent call last):\n  File "/mine/net.py", line 12, in forward\n    x.y\n'
-FRAMES = (
-    '  File "/mine/net.py", line 12 in forward\n' + '  File "/mine/main.py", line 1 in f\n' * 40
-)
-DUMP = (
-    f"Thread 0x7e:\n{FRAMES}\nCurrent thread 0x7f (most recent call first):\n{FRAMES}\nModules: a"
-)
+MAIN, NET = '  File "/mine/main.py", line 1, in f\n', '  File "/mine/net.py", line 12, in forward\n'
+RAISED = f"Traceback (most recent call last):\n{MAIN}{NET}    x.y\n"
+FRAMES = NET + MAIN * 40
+DUMP = f"Thread 0x7e:\n{FRAMES}\nCurrent thread 0x7f (most recent call first):\n{FRAMES}\nModules:"
+ABORT = "Fatal Python error: Aborted\n\nThread 0x7e:\n"  # in a thread that runs no Python
+GONE = f"{ABORT.replace('Thread', 'Current thread')}  <no Python frame>\n"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +63,9 @@ DUMP = (
     [
         ("exception", RAISED, "/mine/net.py:12"), ("config", RAISED, None),
         ("signal", DUMP, "/mine/net.py:12"), ("exception", DUMP + RAISED, "/mine/net.py:12"),
+        ("signal", f"{ABORT}{FRAMES}\nThread 0x7f:\n{FRAMES}", "/mine/net.py:12"),
+        ("signal", RAISED + GONE, "/mine/net.py:12"),
+        ("exception", f"Current thread 0x7f:\n{MAIN}\n{RAISED}", "/mine/net.py:12"),
     ],
 )  # fmt: skip
 def test_the_line_that_raised_is_told_but_of_what_was_refused(

@@ -38,13 +38,13 @@ def first_line(error: BaseException, with_class: bool = True) -> str:
         raised = said.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
         said = shortened("\n".join(dropwhile(lambda line: not line[:1].strip(), raised)))
         return said if with_class else said.partition(": ")[2] or said
-    return _called(error, shortened(str(error)), with_class)
+    return shortened(_called(error, str(error).strip(), with_class))
 
 
 def shortened(text: str) -> str:
     """The first line of ``text``, cut where it is too long, and a sign where more follows."""
     first = (text.strip().splitlines() or [""])[0][:_MESSAGE_LIMIT]
-    return first if first == text.strip() else f"{first} ..."
+    return first if first == text.strip() else f"{first[: _MESSAGE_LIMIT - 4]} ..."
 
 
 def _called(error: BaseException, said: str, with_class: bool) -> str:

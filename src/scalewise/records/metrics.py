@@ -129,8 +129,7 @@ def weights_of(name: str, rows: Sequence[MetricRow]) -> tuple[float, ...] | None
     does not reduce over the ranks) counts alike, as in Lightning's own ``sync_dist``. None where
     samples decide and were not counted.
     """
-    counts = [row.step_samples for row in rows]
-    known = tuple(float(count) for count in counts if count is not None)
+    known = tuple(float(row.step_samples) for row in rows if row.step_samples is not None)
     if len(known) == len(rows):
         return known
     return None if name in _OF_OWN_SAMPLES else (1.0,) * len(rows)

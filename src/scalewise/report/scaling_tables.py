@@ -123,8 +123,7 @@ def resources(analysis: Analysis) -> Section:
     names = {name for row in rows if (name := columns["loss_name"].read(row))}
     if len(names) == 1:
         del columns["loss_name"]
-        reached = replace(columns["loss_reached"], heading=f"{min(names)} reached")
-        columns["loss_reached"] = reached
+        columns["loss_reached"] = replace(columns["loss_reached"], heading=f"{min(names)} reached")
     # With one alone its state is part of the memory; among several it is the question.
     same_work = grouped(analysis.measured, lambda config: config.workload).values()
     if all(len({one.name("optimizer") for one in same}) < 2 for same in same_work):

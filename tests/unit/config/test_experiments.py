@@ -120,7 +120,7 @@ WORKER = "Caught\nOriginal Traceback (most recent call last):\n  File x\nOSError
         (first_line(RuntimeError(PAGE)), "RuntimeError: CUDA error:\tmemory ..."),
         (first_line(RuntimeError(PAGE), with_class=False), "CUDA error:\tmemory ..."),
         (first_line(TimeoutError(" \n"), with_class=False), "TimeoutError"),
-        (first_line(ValueError("x" * 501), with_class=False), f"{'x' * 500} ..."),
+        (first_line(ValueError("x" * 501), with_class=False), f"{'x' * 496} ..."),
         (first_line(OSError(WORKER)), "OSError: no such file ..."),
         (first_line(OSError(WORKER[:-3]), with_class=False), "no such file"),
         (in_one_line(TimeoutError(" \n"), with_class=True), "TimeoutError"),

@@ -94,6 +94,7 @@ def test_what_commands_say_of_kept_sweeps_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(RESULTS)
+    monkeypatch.setenv("COLUMNS", "80")
     told, places = {}, {"OUT": str(tmp_path), **{name: f"{name}.zip" for name in NAMES}}
     for command in COMMANDS:
         main([places.get(word, word) for word in command.split()])

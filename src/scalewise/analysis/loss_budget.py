@@ -214,11 +214,11 @@ def _figures(
 ) -> dict[str, Any]:
     """What the evidence of causes is filled in with."""
     parts, ideal_ms = [one for _, one in measured], ideal.get("device_work")
-    often = f"; gradients are reduced {reductions_per_step(config) or 0:g} times a step"
+    times = reductions_per_step(config) if reduces_redundantly(config) else None
     return {
         "ideally": f", ideally {ideal_ms:.3g} ms" if ideal_ms else "",
         "activity": _activity_words(config),
-        "reductions": often if reduces_redundantly(config) else "",
+        "reductions": f"; gradients are reduced {times:g} times a step" if times else "",
         "waiting": _waiting_words(parts, rank),
         "callbacks": _callbacks_words(measured),
         "between": _between_words(config),

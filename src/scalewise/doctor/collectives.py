@@ -29,8 +29,8 @@ _FLOAT_BYTES = 4
 _NAN = float("nan")
 _MOST_ITERATIONS = 100
 
-_QUEUEING_CYCLES = 3 * 10**5, 10**7
-"""Of each collective, and at most: 5 ms at 2 GHz, in which a thread starts 100 through torch."""
+_CYCLES_TO_START, _MOST_CYCLES = 3 * 10**5, 10**7
+"""Of one collective, and of a batch: 5 ms at 2 GHz, in which a thread starts 100 through torch."""
 
 _LARGEST_VALUE = 1e30
 """Well inside fp32's range."""
@@ -114,7 +114,7 @@ def measure_collective(
         if device.type == "cuda":
             # Starting a small one takes a thread longer than a GPU takes to run it. So the batch is
             # queued before the GPUs begin it. A collective first brings them within microseconds.
-            torch.cuda._sleep(min(iterations * _QUEUEING_CYCLES[0], _QUEUEING_CYCLES[1]))
+            torch.cuda._sleep(min(iterations * _CYCLES_TO_START, _MOST_CYCLES))
             dist.all_reduce(torch.ones(1, device=device), group=group)
         return stopwatch(device)(work, iterations)
 

@@ -128,9 +128,7 @@ def test_each_width_is_an_array_that_asks_for_its_gpus(mixed: Finished) -> None:
     assert {width: len(ids) for width, ids in arrays.items()} == {1: 1, 2: 1}
 
 
-def test_resume_submits_only_what_is_not_done(
-    slurm: Train, mixed: Finished, elsewhere: Path
-) -> None:
+def test_resume_submits_what_is_not_done(slurm: Train, mixed: Finished, elsewhere: Path) -> None:
     before = {n: submission(f) for n, (_, f) in mixed.cells().items()}
     assert slurm(*MIXED, f"sweep.resume={mixed.folder}", cwd=elsewhere).status == 1
     for name, (_, folder) in mixed.cells().items():

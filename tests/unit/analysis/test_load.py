@@ -133,9 +133,7 @@ def test_lost_and_zeroed_step_rows_are_said_and_zeroed_ones_not_used(tmp_path: P
     assert [series.rank for series in cell.steps] == [0]
 
 
-def test_a_loss_of_metrics_with_too_few_rows_or_too_many_is_missing_and_its_reason_said(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_of_too_few_or_too_many_rows_is_missing_and_says_why(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP])
     (_, folder), _ = SweepFolder(path).cells()
     whole = measure_run(load_sweep(path).cells[0])
@@ -256,9 +254,7 @@ def test_the_log_is_found_where_a_later_try_has_moved_it(tmp_path: Path) -> None
     assert folder.find_log(replace(BOOM, outcome="skipped")) is None
 
 
-def test_cells_that_ended_alike_are_said_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cells_that_ended_alike_are_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     at = f"{tmp_path}/my_model.py"
     frames = (

@@ -75,9 +75,7 @@ def test_it_is_held_against_one_device_and_called_likely(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("each", "times"), [(128, 4), (32, 1)])
-def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
-    tmp_path: Path, each: int, times: int
-) -> None:
+def test_a_script_divides_its_batch_by_ranks_or_not(tmp_path: Path, each: int, times: int) -> None:
     """Which of both it does shows beside one device, as of ranks that are there."""
     script = {"script": {"command": "python s.py"}, "batch_size": 1}
     single = replace(SINGLE, scaling="weak", config=script)
@@ -88,9 +86,7 @@ def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
     assert one.speedup.value == pytest.approx(times / step, rel=0.01)
 
 
-def test_what_keeps_a_script_from_its_single_device_is_not_the_batch_that_it_divides(
-    tmp_path: Path,
-) -> None:
+def test_what_keeps_a_script_from_a_single_device_is_not_its_divided_batch(tmp_path: Path) -> None:
     script = {"script": {"command": "python s.py"}, "batch_size": 1}
     play = rehearsal(scaling="weak", co_tenants=("make",))
     play = replace(play, config={**play.config, **script})

@@ -257,9 +257,7 @@ def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
     assert not pair.speedup.paired
 
 
-def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
-    tmp_path: Path,
-) -> None:
+def test_beside_one_device_of_either_batch_a_monitored_script_scales_weakly(tmp_path: Path) -> None:
     singles = [monitored(Spec(), batch) for batch in (64, 32)]
     (pair,) = analysed(tmp_path, *singles, monitored(DDP, 32)).pairs
     assert (pair.single.identity["batch"], pair.multi.identity["scaling"]) == ("32", "weak")
@@ -268,9 +266,7 @@ def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
 FASTER_THAN_LINEAR = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
 
 
-def test_more_than_linear_without_a_cause_is_invalid_and_its_interval_says_nothing(
-    tmp_path: Path,
-) -> None:
+def test_more_than_linear_without_cause_is_invalid_and_its_interval_is_mute(tmp_path: Path) -> None:
     specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(FASTER_THAN_LINEAR, STEADY)]
     (pair,) = analysed(tmp_path, *specs).pairs
     assert (pair.verdict, pair.final.reason, pair.final.more) == ("invalid", "", "")

@@ -124,9 +124,7 @@ def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -
 
 @pytest.mark.parametrize("noise", ["symmetric", "skewed", "drift", "session"])
 @pytest.mark.parametrize("cv", [0.005, 0.05])
-def test_the_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(
-    noise: str, cv: float
-) -> None:
+def test_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(noise: str, cv: float) -> None:
     found = deciding_cost.over_all(noise, cv, sweeps=100, seed=2)
     assert found.same_where_decided >= 0.99
     assert found.contradicted <= 0.002

@@ -93,9 +93,7 @@ def test_other_counts_are_valid(tmp_path: Path, change: Callable[[Rank], None]) 
 
 
 @pytest.mark.parametrize(("loss", "says"), [(0.30, True), (0.2501, False)])
-def test_faster_but_learning_less_stands_in_the_verdict(
-    tmp_path: Path, loss: float, says: bool
-) -> None:
+def test_faster_but_learning_less_is_a_verdict(tmp_path: Path, loss: float, says: bool) -> None:
     (pair,) = analysed(tmp_path, nothing, replace(DDP, final_loss=loss)).pairs
     assert pair.loss.learns_less is says
     assert ("learns_less" in [one.code for one in pair.remarks]) is says
@@ -116,9 +114,7 @@ def trained_without(path: Path, *specs: Spec, without: int | None) -> Analysis:
 
 
 @pytest.mark.parametrize(("without", "counted"), [(15, "15 of 60 steps"), (0, ""), (None, "")])
-def test_a_run_that_trained_nothing_is_doubted(
-    tmp_path: Path, without: int | None, counted: str
-) -> None:
+def test_who_trained_nothing_is_doubted(tmp_path: Path, without: int | None, counted: str) -> None:
     found = trained_without(tmp_path, Spec(), without=without)
     said = [line for line in lines_of(found, "remarks") if "trained nothing" in line]
     assert [counted in line for line in said] == [True] * bool(counted)
@@ -154,9 +150,7 @@ def test_it_is_not_the_fastest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("a", "b", "side"), [(0, 60, "B"), (60, 0, "A")])
-def test_it_is_neither_faster_nor_slower_than_before(
-    tmp_path: Path, a: int, b: int, side: str
-) -> None:
+def test_it_is_neither_faster_nor_slower_after(tmp_path: Path, a: int, b: int, side: str) -> None:
     before = trained_without(tmp_path / "a", *SIDES[:3], without=a).sweep
     found = compare(before, trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep, "code")
     assert found.matches == ()
@@ -200,9 +194,7 @@ def added(name: str, more: int, first: int = 25, last: int | None = None) -> Cal
         (added("start_ns", 10**9), False),  # a pause
     ],
 )  # fmt: skip
-def test_steps_do_not_overlap_and_phases_add_up(
-    change: Callable[[Rows], None], contradicts: bool
-) -> None:
+def test_steps_are_apart_phases_add_up(change: Callable[[Rows], None], contradicts: bool) -> None:
     rows = steady_rows(50)
     assert found(rows) is found(rows[:1]) is found(rows[:0]) is None
     change(rows)

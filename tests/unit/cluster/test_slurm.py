@@ -76,9 +76,7 @@ def program(folder: Path, name: str, body: str) -> None:
         (RayExecutor, {"policy": "greedy"}, "policy: found 'greedy'"),
     ],
 )
-def test_wrong_options_are_refused_in_one_line(
-    launcher: Any, options: dict[str, Any], complaint: str
-) -> None:
+def test_wrong_options_are_one_line(launcher: Any, options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         launcher.of(options)
     assert str(caught.value).startswith(f"hydra.launcher.{complaint}")
@@ -121,9 +119,7 @@ def test_a_width_that_cannot_be_asked_for_is_said(
         demand(cell_of(devices), SlurmExecutor.of(options).config)
 
 
-def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(
-    tmp_path: Path, commands: Path
-) -> None:
+def test_a_script_has_a_task_a_node_and_its_ranks_cores(tmp_path: Path, commands: Path) -> None:
     program(commands, "srun", "exit 1")
     program(commands, "sbatch", f"cp $1 {tmp_path}/sent; echo job 5")
     config = SlurmExecutor.of(
@@ -252,9 +248,7 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 
 
-def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less(
-    tmp_path: Path,
-) -> None:
+def test_who_ran_out_of_host_memory_reads_what_to_ask_for_and_needs_less(tmp_path: Path) -> None:
     medium = asked("model=medium").cell
     less = memory_advice(medium, 1)
     assert less.startswith("what needs less memory: ")

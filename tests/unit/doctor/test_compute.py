@@ -40,9 +40,7 @@ _CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 0, 1e-5), ("bf16", 1e-4, 1e-2)])
-def test_products_are_of_random_matrices_and_right(
-    precision: Precision, least: float, most: float
-) -> None:
+def test_products_are_random_and_right(precision: Precision, least: float, most: float) -> None:
     result = gemm(_CPU, precision, 64)()
     assert isinstance(result, torch.Tensor)
     generator = torch.Generator().manual_seed(0)
@@ -89,9 +87,7 @@ def test_bandwidth_is_bytes_over_the_median_and_spread_the_range_over_it() -> No
         (9.0, 1.0, (3, 1)),  # slow: never fewer than three
     ],
 )
-def test_repetitions_fit_the_budget(
-    once_s: float, budget_s: float, expected: tuple[int, int]
-) -> None:
+def test_repeated_within_budget(once_s: float, budget_s: float, expected: tuple[int, int]) -> None:
     assert repetitions(once_s, budget_s) == expected
 
 
@@ -193,9 +189,7 @@ def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:
     assert rate.gb_s == pytest.approx(2 * 2**20 / rate.timing.median_us / 1e3)
 
 
-def test_a_rank_that_cannot_fill_its_buffers_comes_to_the_meeting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_without_buffers_comes_to_the_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "Copy", Mock(side_effect=MemoryError("cannot pin")))
     with pytest.raises(MemoryError):
         copy_rate("h2d_pinned", _CPU, 8, 0.1, meet := Mock())

@@ -56,9 +56,7 @@ def test_a_rank_finds_its_devices_its_threads_and_this_very_package() -> None:
     assert (Path(found["PYTHONPATH"].split(":")[0]) / "scalewise" / "doctor").is_dir()
 
 
-def test_a_cpu_is_divided_into_as_many_devices_as_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cpu_is_divided_into_the_devices_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     discover = Mock(return_value=Mock(slots=[DeviceInfo("cpu", "Xeon")]))
     monkeypatch.setattr(examination, "discover", discover)
     monkeypatch.setattr(examination, "usable_cores", lambda: range(9))

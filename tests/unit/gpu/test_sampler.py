@@ -51,9 +51,7 @@ def _sample(
     return _series(folder)
 
 
-def test_a_series_has_each_group_at_its_pace_and_what_happened(
-    fake_nvml: FakeNvml, tmp_path: Path
-) -> None:
+def test_a_series_has_each_group_at_its_pace(fake_nvml: FakeNvml, tmp_path: Path) -> None:
     scenario = Scenario().h200(4).value(0, "wait.energy_mj", 3500)
     now = time.monotonic() - scenario.origin
     scenario.fault(1, "power_mw", NO_PERMISSION).fault(3, "*", GPU_IS_LOST, at=now + 1.5)
@@ -195,9 +193,7 @@ def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
     assert series.problems == ("sampling ended early: RuntimeError: no pids today",)
 
 
-def test_a_missed_beat_is_counted_and_lateness_does_not_add_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missed_beat_is_counted_and_delays_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as clock:
         clock.setattr(time, "monotonic", iter([0.0, 0.25, 2.25, 2.375]).__next__)
         ticks = Ticks(0.5)

@@ -370,9 +370,7 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
         ("-m strategy=single seed=1,2", "set strategy=single,ddp "),
     ],
 )
-def test_what_compares_devices_is_said_as_the_command_takes_it(
-    tmp_path: Path, typed: str, said: str
-) -> None:
+def test_what_compares_devices_is_said_as_typed(tmp_path: Path, typed: str, said: str) -> None:
     found = with_command(analysed(tmp_path, Spec()), f"train.py {typed}")
     assert any(said in text for text in answers(found).texts)
 
@@ -467,9 +465,7 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ran", "devices"), [(Spec(), "1,2"), (replace(DDP, devices=4), "1,4")])
-def test_a_script_without_the_other_side_is_asked_for_both(
-    tmp_path: Path, ran: Spec, devices: str
-) -> None:
+def test_a_script_without_a_side_is_for_both(tmp_path: Path, ran: Spec, devices: str) -> None:
     typed = (*words_of(["python", "t.py"], "1", "9", "auto", ["seed=1,2", "sweep.resume=/a"]),)
     script = replace(ran, config={"script": {"command": "python t.py --lr 0.1"}}, typed=typed)
     (said,) = [one for one in answers(analysed(tmp_path, script)).texts if "one device" in one

@@ -48,9 +48,7 @@ def composer() -> Composer:
         ("batch_size=7", "+model.note=${batch_size}", "~seed", "++model={width: 8}"),
     ],
 )
-def test_a_job_is_composed_as_hydra_composes_it(
-    composer: Composer, overrides: tuple[str, ...]
-) -> None:
+def test_a_job_is_composed_as_hydra_does_it(composer: Composer, overrides: tuple[str, ...]) -> None:
     expected = resolve(composer.compose(overrides))
     assert composer.plain(overrides, 0) == expected
     assert composer.plain(overrides, 1) == expected, "an earlier job must not show in a later one"
@@ -252,9 +250,7 @@ def mixed(elsewhere: SweepFolder, *overrides: str) -> list[str]:
     return refuse_mixing(elsewhere, selection.cells, selection.rerun_ids, {HERE})
 
 
-def test_what_a_command_names_runs_again_and_the_rest_is_only_mentioned(
-    elsewhere: SweepFolder,
-) -> None:
+def test_what_a_command_names_runs_again_and_the_rest_is_mentioned(elsewhere: SweepFolder) -> None:
     assert mixed(elsewhere, "seed=1", "sweep.rerun=all") == [f"{MIXED} (in 2 cells)"]
     with pytest.raises(ConfigError, match=rf"{DIFFERENT} \(in 4 cells\)"):
         mixed(elsewhere, "seed=3")
@@ -315,9 +311,7 @@ def test_results_of_other_own_code_are_not_mixed_silently(
     assert refuse_mixing(elsewhere, twice("seed=3"), (), {THERE}) == [], "nothing of it is added"
 
 
-def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
-    elsewhere: SweepFolder, module: Path
-) -> None:
+def test_a_resumed_sweep_says_what_is_of_older_code(elsewhere: SweepFolder, module: Path) -> None:
     """With nothing to run nothing is mixed, and "was done before" told of no change."""
     own = asked("repeats=2", *OWN)
     # Under the names of those that are done.

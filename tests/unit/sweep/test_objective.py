@@ -36,9 +36,7 @@ def ended(tmp_path: Path, *summaries: RankSummary, **fed: int | None) -> CellFol
     return folder
 
 
-def test_the_objective_is_of_all_ranks_and_one_that_was_not_measured_is_said_once(
-    tmp_path: Path,
-) -> None:
+def test_the_objective_is_of_all_ranks_and_one_not_measured_is_said_once(tmp_path: Path) -> None:
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
     _, objective, _ = measure_objective(folder, "id", "train_loss", was_reported=False)
     assert objective == 1.75

@@ -73,9 +73,7 @@ def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "advised"), [("ddp", True), ("fsdp", False)])
-def test_whose_rehearsed_model_does_not_fit_is_told_to_divide_it(
-    strategy: str, advised: bool
-) -> None:
+def test_who_rehearses_too_large_a_model_is_told_to_divide_it(strategy: str, advised: bool) -> None:
     one = rehearsal_of("devices=8", "rehearse=auto", f"strategy={strategy}")
     assert ("strategy=fsdp" in memory_advice(one.cell, 1)) is advised
 

@@ -65,9 +65,7 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     assert stopped.message.endswith("the one before: rank 1 ran out of memory")
 
 
-def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(
-    sweep: SweepFolder,
-) -> None:
+def test_a_running_cell_tells_step_rate_and_time_left_a_sweep_of_all(sweep: SweepFolder) -> None:
     """30 s by heartbeats, and one cell of another configuration as long as the one done, 10 s."""
     status = StatusReader(sweep.path).read()
     cell = status.cells[2]

@@ -285,9 +285,7 @@ def test_gpus_are_named_by_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("others", [[DeviceSample("d1")], []])
-def test_a_gpu_that_was_not_read_or_vanished_leaves_no_total(
-    tmp_path: Path, others: list[DeviceSample]
-) -> None:
+def test_an_unread_or_lost_gpu_leaves_no_total(tmp_path: Path, others: list[DeviceSample]) -> None:
     known = DeviceSample("d0", memory_used_mib=1000)
     ((_, values),) = rows(tmp_path, "nvml", [(10.0, [known, *others])])
     assert values == {"gpu/2/memory_used_mib": 1000, "gpu_2_memory": 1000}

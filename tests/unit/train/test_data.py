@@ -44,9 +44,7 @@ def batches(sizes: tuple[int, ...], epoch: int) -> list[list[list[int]]]:
 @pytest.mark.parametrize(
     ("sizes", "epoch"), [((6, 6), 0), ((4,) * 3, 5), ((1,) * 12, 1), ((7, 3, 2), 0)]
 )
-def test_the_ranks_batches_together_are_the_single_devices_batch(
-    sizes: tuple[int, ...], epoch: int
-) -> None:
+def test_the_ranks_batches_are_the_single_devices_batch(sizes: tuple[int, ...], epoch: int) -> None:
     (alone,) = batches((BATCH,), epoch)
     shares = batches(sizes, epoch)
     assert [[i for rank in step for i in rank] for step in zip(*shares, strict=True)] == alone

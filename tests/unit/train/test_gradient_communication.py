@@ -132,9 +132,7 @@ def test_what_cannot_be_seen_says_why(
 
 
 @pytest.mark.parametrize("hook", [None, HALF])
-def test_gradients_that_pass_ddp_by_are_counted_as_nothing_sent(
-    group: None, hook: GradientHook | None
-) -> None:
+def test_gradients_past_ddp_count_as_nothing_sent(group: None, hook: GradientHook | None) -> None:
     watched = Watched(nn.Linear(4, 3), hook=hook)
     torch.autograd.grad(watched.model(torch.ones(2, 4)).sum(), [*watched.network.parameters()])
     watched.watch.after_backward()

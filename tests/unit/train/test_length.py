@@ -118,9 +118,7 @@ def test_every_rank_ends_after_the_same_step() -> None:
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_rank_past_the_last_step_fails_in_one_line_or_gives_up_where_it_waits(
-    goes_on: bool,
-) -> None:
+def test_a_rank_past_the_last_step_fails_in_one_line_or_gives_up_waiting(goes_on: bool) -> None:
     first, second = Rank(0), Rank(1)
     first.train(50)
     second.length.look()

@@ -119,9 +119,7 @@ def test_strategy_and_precision_are_named_as_those_of_cells(
     assert (config["max_steps"], config["max_epochs"]) == (None, None), "no limit"
 
 
-def test_the_gpus_uuid_is_recorded_also_where_nvml_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gpus_uuid_is_recorded_also_where_nvml_is_mute(monkeypatch: pytest.MonkeyPatch) -> None:
     class Properties:
         name, uuid, total_memory = "NVIDIA H200", "0a53eb3c-0000-0000-0000-000000000000", 2**37
 

@@ -199,9 +199,7 @@ def test_a_strategy_is_asked_what_timed_steps_sent(tmp_path: Path) -> None:
     Fit(tmp_path, Numbers(), [1.0] * 5, warmup_steps=2).asked.assert_called_once_with(3)
 
 
-def test_validation_amid_a_step_leaves_it_going_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_amid_a_step_lets_it_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
     class Watched(step_timer.StepClock):

@@ -13,18 +13,9 @@ from typing import Any
 
 import pytest
 
+from fakes import train_command
 from fakes.step_files import common_steps
-from fakes.train_command import (
-    LEAN,
-    ROOT,
-    SMALL,
-    Finished,
-    Train,
-    end,
-    make_train,
-    makes_steps,
-    wait_for,
-)
+from fakes.train_command import ROOT, SMALL, Finished, Train, end, make_train, makes_steps, wait_for
 from scalewise.analysis import load_sweep
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
@@ -66,9 +57,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
 
 
 MIXED = (
-    *LEAN, "batch_size=16", *SLURM, "strategy=single,ddp", "model._target_=mine.Faulty",
-    "dataset._target_=mine.Data", "+model.fault=none,exception", "+model.rank=0",
-    "hydra.launcher.devices_per_node=2",
+    *train_command.LEAN, "batch_size=16", *SLURM, "strategy=single,ddp",
+    "model._target_=mine.Faulty", "dataset._target_=mine.Data", "+model.fault=none,exception",
+    "+model.rank=0", "hydra.launcher.devices_per_node=2",
 )  # fmt: skip
 """Widths 1 and 2, each once sound and once with a fault, with a user's own code."""
 

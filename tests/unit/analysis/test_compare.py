@@ -6,17 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded import (
-    DDP,
-    STEADY,
-    STEADY_3,
-    Spec,
-    analysed,
-    repeats,
-    step_ms,
-    swept,
-    write_sweep,
-)
+from fakes import recorded
+from fakes.recorded import DDP, STEADY, Spec, analysed, repeats, step_ms, swept, write_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.analysis import compare, concurrent_trainings, load_sweep, workloads
 from scalewise.analysis.comparison import find_factors
@@ -26,7 +17,9 @@ from scalewise.records import SweepFolder
 from scalewise.report import comparison_section
 
 
-def runs(*specs: Spec, factors: Sequence[float] = STEADY_3, slower: float = 1.0) -> list[Spec]:
+def runs(
+    *specs: Spec, factors: Sequence[float] = recorded.STEADY_3, slower: float = 1.0
+) -> list[Spec]:
     return [one for spec in specs for one in repeats(spec, [f * slower for f in factors])]
 
 

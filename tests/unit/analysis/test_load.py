@@ -11,16 +11,10 @@ import pytest
 from fakes.recorded import DDP, Spec, swept, write_sweep
 from fakes.sections import values
 from fakes.step_files import BLOCK_BYTES
+from scalewise import records
 from scalewise.analysis import analyse, ending_lines, load_sweep
 from scalewise.analysis.run import measure_run
-from scalewise.records import (
-    CellFolder,
-    Ending,
-    RecordError,
-    SweepFolder,
-    line_that_raised,
-    write_archive,
-)
+from scalewise.records import CellFolder, Ending, RecordError, SweepFolder, write_archive
 
 RECORDS = (
     "result.json", "provenance.json", "config.yaml", "tracking.json", "steps/rank1.bin",
@@ -235,7 +229,7 @@ CAUSED = "\nThe above exception was the direct cause of the following exception:
     ],
 )
 def test_the_innermost_line_of_the_user_is_named(text: str, at: str | None) -> None:
-    assert line_that_raised(text) == at
+    assert records.line_that_raised(text) == at
 
 
 def test_the_log_is_found_where_a_later_try_has_moved_it(tmp_path: Path) -> None:

@@ -13,16 +13,8 @@ import pytest
 import scipy
 
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
-from scalewise.analysis import (
-    Analysis,
-    Share,
-    analyse,
-    cases,
-    compare,
-    load_sweep,
-    scores,
-    step_parts,
-)
+from scalewise import analysis
+from scalewise.analysis import Share, analyse, cases, compare, load_sweep, scores, step_parts
 from scalewise.analysis.rehearsal import STEP_ERRORS, Regime, regime
 from scalewise.analysis.step_figures import figures_of
 from scalewise.report import build
@@ -56,7 +48,7 @@ def auto(ranks: int) -> tuple[Spec, Spec]:
     return replace(SINGLE, config=asked), replace(play, config={**play.config, **asked})
 
 
-def played(path: Path, *specs: Spec, ranks: int = 4) -> Analysis:
+def played(path: Path, *specs: Spec, ranks: int = 4) -> analysis.Analysis:
     write_sweep(path, specs)
     record = {"ranks": ranks, "link": "pcie", "source": "a doctor"}
     edit_ranks(path, lambda one: one.update(rehearsed=record), "*ddp_rehearsed*")

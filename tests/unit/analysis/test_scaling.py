@@ -11,18 +11,8 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded import (
-    DDP,
-    DDP_MS,
-    SINGLE_MS,
-    STEADY,
-    Spec,
-    analysed,
-    crowd,
-    edit_ranks,
-    repeats,
-    write_sweep,
-)
+from fakes import recorded
+from fakes.recorded import DDP, DDP_MS, STEADY, Spec, analysed, edit_ranks, repeats, write_sweep
 from scalewise.analysis import RatioEstimate, analyse, configurations, load_sweep
 from scalewise.analysis.devices import Usage
 from scalewise.analysis.doubts import clock_ratio, doubt_speedup
@@ -36,7 +26,7 @@ from scalewise.records import MetricRow, MetricsWriter
 def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
     found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
     (pair,) = found.pairs
-    expected = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
+    expected = sum(recorded.SINGLE_MS.values()) / sum(DDP_MS.values())
     assert pair.speedup.value == pytest.approx(expected, rel=1e-4)
     assert pair.efficiency.value == pytest.approx(expected / 2, rel=1e-4)
     assert pair.speedup.interval.low < expected < pair.speedup.interval.high
@@ -332,7 +322,7 @@ def test_what_a_crowd_could_have_made_is_undecided(
     tmp_path: Path, multi: Spec, cells: list[str], verdict: str, quiet: list[str]
 ) -> None:
     specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(multi, STEADY)]
-    crowd(write_sweep(tmp_path, specs), *cells)
+    recorded.crowd(write_sweep(tmp_path, specs), *cells)
     (pair,) = analyse(load_sweep(tmp_path)).pairs
     said = [(one.code, one.figures["quiet"]) for one in pair.remarks]
     assert (pair.verdict, said) == (verdict, [("contention", one) for one in quiet])

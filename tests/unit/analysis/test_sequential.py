@@ -16,16 +16,9 @@ import deciding_cost
 import interval_coverage as benchmark
 
 from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, edit_ranks, repeats, swept, write_sweep
-from scalewise.analysis import Repeats, analyse, load_sweep
+from scalewise.analysis import Repeats, analyse, load_sweep, statistics
 from scalewise.analysis.decisions import reason_to_stop
-from scalewise.analysis.statistics import (
-    CAP,
-    PRECISION,
-    Adaptive,
-    estimate_at,
-    estimate_ratio,
-    look_confidence,
-)
+from scalewise.analysis.statistics import CAP, PRECISION, Adaptive, estimate_at, estimate_ratio
 from scalewise.analysis.verdict import judge, more_runs
 from scalewise.records import FRESH_START, UNCOUNTED
 
@@ -44,7 +37,7 @@ def test_the_simulated_rule_is_the_shipped_one() -> None:
         samples = [np.exp(side).tolist() for side in (multi, single)]
         pairs = [by_round(side) for side in samples]
         for twin, sides in ((benchmark.paired, pairs), (benchmark.welch, samples)):
-            low, high = twin(single[None], multi[None], 1 - look_confidence())
+            low, high = twin(single[None], multi[None], 1 - statistics.look_confidence())
             interval = estimate_at(*sides).interval
             assert np.exp([low[0], high[0]]) == pytest.approx([interval.low, interval.high])
             (verdict,) = benchmark.verdicts(*twin(single[None], multi[None], 0.05))

@@ -14,18 +14,10 @@ from fakes.kept_sweep import kept_sweeps
 from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import answers, lines_of, values
 from fakes.step_files import steady_rows, write_rows
+from scalewise import records
 from scalewise.analysis import Analysis, Row, analyse, choose_strategy, compare, load_sweep
 from scalewise.analysis.validity import check_published, contradiction
-from scalewise.records import (
-    PHASES,
-    WARMUP,
-    DataError,
-    ImportedResult,
-    StepSeries,
-    SweepFolder,
-    read_steps,
-    to_plain,
-)
+from scalewise.records import WARMUP, ImportedResult, StepSeries, SweepFolder, read_steps, to_plain
 from scalewise.records import build as build_record
 
 Rank = dict[str, Any]
@@ -209,7 +201,7 @@ def test_the_device_is_compared_with_the_host_over_the_window(
     share: float, steps: int, contradicts: bool
 ) -> None:
     rows = steady_rows(steps)
-    for phase in PHASES:
+    for phase in records.PHASES:
         rows[f"host_{phase}_ms"] = rows[f"device_{phase}_ms"] = np.nan
     rows["device_step_ms"] *= share
     rows["device_step_ms"][::2] += 5
@@ -302,6 +294,6 @@ def test_figures_that_contradict_each_other_are_a_fault(
 
 def test_a_line_without_a_step_time_is_no_line() -> None:
     line = {"devices": 2, "global_batch_size": 128, "step_time_ms": 0.0, "samples_per_s": 100.0}
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(records.DataError) as caught:
         build_record(ImportedResult, line)
     assert caught.value.key == "step_time_ms"

@@ -17,17 +17,12 @@ import pytest
 
 from fakes.nvml.fixture import FakeNvml
 from fakes.nvml.scenario import GPU_IS_LOST, NO_PERMISSION, VERSION_MISMATCH, Scenario, gpu_uuid
+from scalewise import records
 from scalewise.gpu import DeviceSampler, open_nvml, readers, stats_path
 from scalewise.gpu.export import export_cell, multi_gpu_path
 from scalewise.gpu.sampler import Ticks
 from scalewise.gpu.xid import PATIENCE, DeviceAlerts
-from scalewise.records import (
-    CellFolder,
-    DeviceSample,
-    DeviceSeries,
-    SampledDevice,
-    read_device_series,
-)
+from scalewise.records import CellFolder, DeviceSample, DeviceSeries, read_device_series
 
 Pids = Callable[[], dict[int, int]]
 
@@ -248,7 +243,7 @@ def test_a_process_that_is_ending_has_no_memory_and_one_that_is_gone_no_sample()
 
 
 # Each condition is said once, and only where a person can do something about it.
-_DEVICE = SampledDevice("GPU-a", 3, "NVIDIA H200", memory_total_mib=1000.0)
+_DEVICE = records.SampledDevice("GPU-a", 3, "NVIDIA H200", memory_total_mib=1000.0)
 _FINE = DeviceSample(
     "GPU-a", memory_used_mib=500.0, power_w=650.0, temperature_c=88.0, sm_clock_mhz=1200.0,
     throttle_reasons=(), ecc_corrected=7, ecc_uncorrected=0, remapped_rows=1,

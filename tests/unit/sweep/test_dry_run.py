@@ -16,19 +16,12 @@ from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.gpu import HostMismatch
 from scalewise.host import SOURCE_SHA256, identity, running_code
 from scalewise.records import PROTOCOL, CellFolder, PlannedCell, SweepFolder, SweepPlan
-from scalewise.sweep import Cell
+from scalewise.sweep import Cell, resume
 from scalewise.sweep.compose import Composer
 from scalewise.sweep.plan import plan, request
 from scalewise.sweep.preflight import Cluster, ThisHost
 from scalewise.sweep.preview import preview
-from scalewise.sweep.resume import (
-    Selection,
-    check_options,
-    differing,
-    planned_repeats,
-    refuse_mixing,
-    select,
-)
+from scalewise.sweep.resume import Selection, differing, planned_repeats, refuse_mixing, select
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +202,7 @@ def test_a_new_sweep_has_nothing_to_run_again() -> None:
     for key, value in (("rerun", "failed"), ("extend", 2)):
         given: dict[str, Any] = {key: value}
         with pytest.raises(ConfigError, match=rf"^sweep\.{key}: found {value!r} without sweep.res"):
-            check_options(SweepConfig(**given))
+            resume.check_options(SweepConfig(**given))
 
 
 def test_what_an_earlier_version_asked_of_a_script_is_resumed(tmp_path: Path) -> None:

@@ -16,12 +16,7 @@ from scalewise.config import LoaderConfig
 from scalewise.datasets.contract import TensorPairs
 from scalewise.records import CellFolder, read_shard
 from scalewise.train import data
-from scalewise.train.data import (
-    DevicePrefetchLoader,
-    GlobalBatchSampler,
-    ShardBatchSampler,
-    make_loader,
-)
+from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
 from scalewise.train.recording import BatchSizes
 from scalewise.train.recording.shards import ShardRecorder, _Listening
 from scalewise.train.recording.step_timer import count_samples, loss_of
@@ -157,7 +152,7 @@ def test_what_is_copied_ahead_comes_in_order_to_the_last_batch(
     monkeypatch.setattr(data, "torch", SimpleNamespace(**as_on_gpu))
     monkeypatch.setattr(data, "on_stream", lambda _: nullcontext())
     monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
-    fed = DevicePrefetchLoader(ahead, torch.arange(10), 2)  # type: ignore[arg-type]
+    fed = data.DevicePrefetchLoader(ahead, torch.arange(10), 2)  # type: ignore[arg-type]
     assert [batch.tolist() for batch in fed] == [[n, n + 1] for n in range(0, 10, 2)]
     assert events.index("used") == min(ahead + 1, 5), "so many are under way beside it"
 

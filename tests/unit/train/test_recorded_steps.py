@@ -15,15 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    MetricRow,
-    RankSummary,
-    StepSeries,
-    read_metrics,
-    read_steps,
-)
+from scalewise import records
+from scalewise.records import CellFolder, DeviceInfo, MetricRow, RankSummary, StepSeries, read_steps
 from scalewise.train.recording import CellRecorder, step_timer
 from scalewise.train.recording.summary import holds_replica, parameter_fingerprint
 
@@ -115,7 +108,7 @@ class Fit:
         strategy.communication = self.asked = Mock(return_value=None)
         trainer.fit(module, loader, scored)
         self.summary: RankSummary = recorder.close(trainer, module)
-        self.rows: list[MetricRow] = list(read_metrics(recorder.folder.metrics_path(0)))
+        self.rows: list[MetricRow] = list(records.read_metrics(recorder.folder.metrics_path(0)))
         self.steps: StepSeries = read_steps(recorder.folder.steps_path(0), 0)
 
     @property

@@ -79,6 +79,7 @@ def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
     broken = ["  Next, to decide:", f"  {command}", "  (2 min)."]
     assert rows(f"  Next, to decide: {command} (2 min).", 80) == broken
     assert max(map(len, rows("word " * 60, 80))) <= 80
+    assert [len(rows("ab, cd", width)) for width in (6, 5)] == [1, 2]
     assert rows("  scalewise resume /a/b", 20) == ["  scalewise resume /a/b"]
     assert len(rows(f"resumes: scalewise train x='[{'1, ' * 60}]'", 80)) == 1
 

@@ -45,6 +45,8 @@ def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     assert found.missing["gemm bf16"] == "RuntimeError: cuBLAS has no opinion ..."
     assert [g.precision for g in found.gemm] == ["fp32"] and found.launch and found.copies
     assert "they need two devices" in found.missing["collectives and pairs"]
+    told = [examination.team.all_agree(one) for one in (True, False)]
+    assert (told, examination.team.largest([2.0, 1.0])) == ([True, False], [2.0, 1.0])
     assert found.stage == "done" and found.seconds.keys() >= {"launches", "copies"}
 
 

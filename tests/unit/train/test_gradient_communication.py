@@ -108,6 +108,7 @@ def test_a_pass_that_reduces_nothing_is_neither_marked_nor_counted(group: None) 
         watched.backward()
         assert watched.told
     assert watched.sent(3)[0] == 1.0
+    assert watched.watch.record(0) is None, "no step was timed"
 
 
 @pytest.mark.parametrize(
@@ -210,6 +211,7 @@ def test_collectives_are_kept_one_by_one_and_none_is_missing_and_not_zero() -> N
         TimedOperation("ncclAllReduce", 5 * MS, 12 * MS, communication=True),
     ]
     assert summarise_window(0, 1, "device", spans).collectives_ms == (7.0, 3.0)
+    assert summarise_window(0, 2, "device", spans[::2]).span_ms == 9.0, "from 5 to 23 ms"
     found = summarise_window(0, 1, "device", spans[1:2])
     assert found.communication_ms is None and found.overlapped_ms is None
     assert "communication_ms" in found.missing
@@ -226,7 +228,11 @@ def test_each_compression_has_a_hook_of_its_own_that_counts_what_it_sends() -> N
     assert hooks.pop("none") is None
     assert len({one.hook for one in hooks.values()}) == 3
     assert [hooks[name].payload_bytes(bucket) for name in ("fp16", "bf16")] == [200, 200]
-    assert hooks["powersgd"].state is not None
+    powersgd = hooks["powersgd"]
+    sent = []
+    for powersgd.state.total_numel_after_compression in (0, 30, 30):  # the first is sent whole
+        sent.append(powersgd.payload_bytes(bucket))
+    assert sent == [400, 120, 400]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 from unittest.mock import Mock
 
+import psutil
 import pytest
 
 from fakes.nvml.scenario import Scenario, gpu_uuid
@@ -90,9 +91,12 @@ def test_the_line_that_raised_is_told_but_of_what_was_refused(
     assert supervisor.folder.find_running_attempt() is None
 
 
-def test_what_a_supervisor_left_is_ended_wherever_it_went() -> None:
+def test_what_a_supervisor_left_is_ended_wherever_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
     marked = subprocess.Popen(["sleep", "60"], env={ENV_SUPERVISOR: "1234567"})
     leads = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    # Whatever goes wrong here, nobody else's process is looked at.
+    ours = [psutil.Process(one.pid) for one in (marked, leads)]
+    monkeypatch.setattr(psutil, "process_iter", lambda: ours)
     end_orphans(1234567)
     marked.wait(5)
     assert leads.poll() is None, "it is nobody's here"

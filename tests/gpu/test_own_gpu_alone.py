@@ -38,9 +38,7 @@ def trained(train: Train, strategy: str) -> CellRecords:
         pytest.param("ddp", 2, marks=needs(2, on_cpu=True)),
     ],
 )
-def test_ranks_keep_to_their_gpus_and_no_stall_hits_all(
-    train: Train, strategy: str, ranks: int
-) -> None:
+def test_ranks_keep_to_gpus_and_no_stall_hits_all(train: Train, strategy: str, ranks: int) -> None:
     cell = trained(train, strategy)
     assert cell.result is not None and len(cell.steps) == ranks
     remarks = disturbances(cell)

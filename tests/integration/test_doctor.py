@@ -38,9 +38,7 @@ def examination(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_two_ranks_measure_everything_a_cpu_host_has(
-    examination: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_two_ranks_measure_all_of_a_cpu(examination: subprocess.Popen[str], tmp_path: Path) -> None:
     heard: set[str] = set()
     errors = None
     while errors is None:

@@ -100,9 +100,7 @@ def test_a_filter_leaves_out_what_was_not_chosen(browser: Browser, page: Path) -
     browser.until("document.body.dataset.configurations === '4'")
 
 
-def test_of_many_ranks_the_median_is_drawn_and_each_on_demand(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_of_many_ranks_the_median_is_drawn_each_on_demand(browser: Browser, tmp_path: Path) -> None:
     """Steps of eight seeds lie far apart, on an axis whose ticks are not equal all the same."""
     specs = [Spec(seed=seed, run_factor=3.0**seed) for seed in range(8)]
     browser.open(_page(write_sweep(tmp_path / "sweep", specs), tmp_path / "report.html"))

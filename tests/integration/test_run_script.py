@@ -77,9 +77,7 @@ def test_both_numbers_of_devices_are_measured_and_compared(ran: Finished) -> Non
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_its_ranks_end_after_the_same_step_feed_what_they_say_and_are_timed(
-    ran: Finished, devices: int
-) -> None:
+def test_ranks_end_alike_feed_what_they_say_and_are_timed(ran: Finished, devices: int) -> None:
     result = cell(ran, devices).load_result()
     last = {rank.length.announced_step for rank in result.ranks if rank.length}
     assert {rank.steps_completed for rank in result.ranks} == last
@@ -94,9 +92,7 @@ def test_its_ranks_end_after_the_same_step_feed_what_they_say_and_are_timed(
         assert (series.column("exposed_comm")[:10] > 0).all() == (devices == 2)
 
 
-def test_replicas_are_compared_their_gradients_counted_and_what_they_fed_is_audited(
-    ran: Finished,
-) -> None:
+def test_replicas_are_compared_their_gradients_counted_their_samples_audited(ran: Finished) -> None:
     first, second = cell(ran, 2).load_result().ranks
     assert first.replica_fingerprint == pytest.approx(second.replica_fingerprint)
     assert first.gradient_bytes == 4 * (64 * 64 + 64 + 64 * 10 + 10)
@@ -109,9 +105,7 @@ def test_replicas_are_compared_their_gradients_counted_and_what_they_fed_is_audi
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_the_script_sees_what_it_would_see_without(
-    ran: Finished, shared_train: Train, devices: int
-) -> None:
+def test_a_script_sees_what_it_would_see(ran: Finished, shared_train: Train, devices: int) -> None:
     name = cell(ran, devices).name
     for rank in range(devices):
         told = str(rank) if devices > 1 else None

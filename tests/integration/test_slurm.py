@@ -13,18 +13,9 @@ from typing import Any
 
 import pytest
 
+from fakes import train_command
 from fakes.step_files import common_steps
-from fakes.train_command import (
-    LEAN,
-    ROOT,
-    SMALL,
-    Finished,
-    Train,
-    end,
-    make_train,
-    makes_steps,
-    wait_for,
-)
+from fakes.train_command import ROOT, SMALL, Finished, Train, end, make_train, makes_steps, wait_for
 from scalewise.analysis import load_sweep
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
@@ -66,9 +57,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
 
 
 MIXED = (
-    *LEAN, "batch_size=16", *SLURM, "strategy=single,ddp", "model._target_=mine.Faulty",
-    "dataset._target_=mine.Data", "+model.fault=none,exception", "+model.rank=0",
-    "hydra.launcher.devices_per_node=2",
+    *train_command.LEAN, "batch_size=16", *SLURM, "strategy=single,ddp",
+    "model._target_=mine.Faulty", "dataset._target_=mine.Data", "+model.fault=none,exception",
+    "+model.rank=0", "hydra.launcher.devices_per_node=2",
 )  # fmt: skip
 """Widths 1 and 2, each once sound and once with a fault, with a user's own code."""
 
@@ -128,9 +119,7 @@ def test_each_width_is_an_array_that_asks_for_its_gpus(mixed: Finished) -> None:
     assert {width: len(ids) for width, ids in arrays.items()} == {1: 1, 2: 1}
 
 
-def test_resume_submits_only_what_is_not_done(
-    slurm: Train, mixed: Finished, elsewhere: Path
-) -> None:
+def test_resume_submits_what_is_not_done(slurm: Train, mixed: Finished, elsewhere: Path) -> None:
     before = {n: submission(f) for n, (_, f) in mixed.cells().items()}
     assert slurm(*MIXED, f"sweep.resume={mixed.folder}", cwd=elsewhere).status == 1
     for name, (_, folder) in mixed.cells().items():

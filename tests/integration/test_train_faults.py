@@ -231,9 +231,7 @@ def test_a_disk_that_fills_up_in_training_fails_the_cell(train: Train, small_dis
     assert "Traceback" not in run.err
 
 
-def test_what_cannot_be_written_at_the_end_or_on_resume_is_named(
-    train: Train, small_disk: Path
-) -> None:
+def test_what_is_not_written_at_the_end_or_resumed_is_named(train: Train, small_disk: Path) -> None:
     sweep = small_disk / "sweep"
     done = train(*SMALL, f"hydra.run.dir={sweep}")
     assert done.status == 0, done.err

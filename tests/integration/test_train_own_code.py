@@ -233,9 +233,7 @@ def later(
     return {str(cell.load_config()["max_epochs"]): cell for _, cell in run.cells().values()}
 
 
-def test_a_run_starts_from_a_checkpoint_and_says_where_nothing_is_left(
-    later: dict[str, CellFolder],
-) -> None:
+def test_a_run_starts_from_a_checkpoint_or_says_none_is_left(later: dict[str, CellFolder]) -> None:
     (rank,) = later["3"].load_result().ranks
     assert (rank.steps_completed, rank.epochs_completed) == (24, 3)
     (attempt,) = later["2"].attempts()

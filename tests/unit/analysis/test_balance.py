@@ -67,9 +67,7 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_are_equal(tmp_
     assert usage_of(cell.devices, cell).cv("memory_used_mib") < 1  # it cannot see the straggler
 
 
-def test_ranks_that_are_late_in_turns_are_as_uneven_as_one_that_is_always_late(
-    tmp_path: Path,
-) -> None:
+def test_ranks_late_in_turns_are_as_uneven_as_one_that_is_always_late(tmp_path: Path) -> None:
     cell = recorded(tmp_path, replace(DDP, kind="cpu"))
     rows = [one.timed().rows.copy() for one in cell.steps]
     for rank, one in enumerate(rows):

@@ -6,17 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded import (
-    DDP,
-    STEADY,
-    STEADY_3,
-    Spec,
-    analysed,
-    repeats,
-    step_ms,
-    swept,
-    write_sweep,
-)
+from fakes import recorded
+from fakes.recorded import DDP, STEADY, Spec, analysed, repeats, step_ms, swept, write_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.analysis import compare, concurrent_trainings, load_sweep, workloads
 from scalewise.analysis.comparison import find_factors
@@ -26,7 +17,9 @@ from scalewise.records import SweepFolder
 from scalewise.report import comparison_section
 
 
-def runs(*specs: Spec, factors: Sequence[float] = STEADY_3, slower: float = 1.0) -> list[Spec]:
+def runs(
+    *specs: Spec, factors: Sequence[float] = recorded.STEADY_3, slower: float = 1.0
+) -> list[Spec]:
     return [one for spec in specs for one in repeats(spec, [f * slower for f in factors])]
 
 
@@ -136,9 +129,7 @@ def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> N
     assert (uneven.winners[1].entry, uneven.winners[1].rivals) == (None, ()), "unlike batches"
 
 
-def test_devices_of_one_folder_stand_side_by_side_and_unlike_memories_do_not_compete(
-    tmp_path: Path,
-) -> None:
+def test_devices_of_a_folder_stand_side_by_side_and_memories_do_not_compete(tmp_path: Path) -> None:
     specs = [
         replace(one, repeat=one.repeat + 3 * (kind == "cpu"), kind=kind)
         for kind in ("cuda", "cpu")
@@ -183,9 +174,7 @@ def test_the_link_is_a_factor_and_is_found_as_the_one_that_differs(tmp_path: Pat
         ({"host": "dmi-ffffffffffff"}, "link"),  # gpu frees more fields
     ],
 )
-def test_the_fewest_factors_that_differ_are_found(
-    tmp_path: Path, changes: dict[str, str], factor: str
-) -> None:
+def test_the_fewest_factors_are_found(tmp_path: Path, changes: dict[str, str], factor: str) -> None:
     a = configurations(swept(tmp_path / "a", Spec(), DDP))
     b = configurations(
         swept(tmp_path / "c", *(replace(spec, **changes) for spec in (Spec(), DDP)))  # type: ignore[arg-type]

@@ -104,9 +104,7 @@ LISTED = {"usd_per_hour": 5.0, "source": "a seller's list", "date": "2026-01"}
          "the recorded price cannot be read: hardware.price"),
     ],
 )  # fmt: skip
-def test_a_price_that_is_not_known_is_missing_and_no_zero(
-    tmp_path: Path, spec: Spec, reason: str
-) -> None:
+def test_an_unknown_price_is_missing_and_no_zero(tmp_path: Path, spec: Spec, reason: str) -> None:
     found = cost_of(tmp_path, spec)
     assert (found.price, found.usd_per_million_samples) == (None, None)
     assert found.missing is not None and found.missing.startswith(reason)

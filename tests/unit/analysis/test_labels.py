@@ -175,9 +175,7 @@ def optimizers(sweep: Sweep) -> set[str | None]:
     return {config.name("optimizer") for config in configurations(sweep)}
 
 
-def test_the_modules_own_is_named_and_its_settings_are_not_the_configurations(
-    tmp_path: Path,
-) -> None:
+def test_the_modules_own_is_named_and_its_settings_not_the_configurations(tmp_path: Path) -> None:
     sweep = load_sweep(sweep_of(tmp_path, Spec(), DDP))
     assert optimizers(sweep) == {OWN}
     (shared,) = lines_of(analyse(sweep), "scaling")

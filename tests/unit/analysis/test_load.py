@@ -11,16 +11,10 @@ import pytest
 from fakes.recorded import DDP, Spec, swept, write_sweep
 from fakes.sections import values
 from fakes.step_files import BLOCK_BYTES
+from scalewise import records
 from scalewise.analysis import analyse, ending_lines, load_sweep
 from scalewise.analysis.run import measure_run
-from scalewise.records import (
-    CellFolder,
-    Ending,
-    RecordError,
-    SweepFolder,
-    line_that_raised,
-    write_archive,
-)
+from scalewise.records import CellFolder, Ending, RecordError, SweepFolder, write_archive
 
 RECORDS = (
     "result.json", "provenance.json", "config.yaml", "tracking.json", "steps/rank1.bin",
@@ -133,9 +127,7 @@ def test_lost_and_zeroed_step_rows_are_said_and_zeroed_ones_not_used(tmp_path: P
     assert [series.rank for series in cell.steps] == [0]
 
 
-def test_a_loss_of_metrics_with_too_few_rows_or_too_many_is_missing_and_its_reason_said(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_of_too_few_or_too_many_rows_is_missing_and_says_why(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP])
     (_, folder), _ = SweepFolder(path).cells()
     whole = measure_run(load_sweep(path).cells[0])
@@ -237,7 +229,7 @@ CAUSED = "\nThe above exception was the direct cause of the following exception:
     ],
 )
 def test_the_innermost_line_of_the_user_is_named(text: str, at: str | None) -> None:
-    assert line_that_raised(text) == at
+    assert records.line_that_raised(text) == at
 
 
 def test_the_log_is_found_where_a_later_try_has_moved_it(tmp_path: Path) -> None:
@@ -256,9 +248,7 @@ def test_the_log_is_found_where_a_later_try_has_moved_it(tmp_path: Path) -> None
     assert folder.find_log(replace(BOOM, outcome="skipped")) is None
 
 
-def test_cells_that_ended_alike_are_said_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cells_that_ended_alike_are_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     at = f"{tmp_path}/my_model.py"
     frames = (

@@ -104,7 +104,9 @@ def test_one_row_alone_tells_all_that_it_logged_under_its_own_names(tmp_path: Pa
     assert said.startswith("val/acc: large single x1 0.625, ")
 
 
-def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis) -> None:
+def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(
+    swept: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = lines_of(swept, "metrics")
     assert said[0] == "By val/acc (more is better):"
     assert said[1].startswith("  1. net single x1 width=wide: 0.81")
@@ -112,6 +114,9 @@ def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis)
     assert said[2].startswith("  2. net single x1 width=narrow: 0.5")
     assert said[3] == "net single x1 width=wide is the best."
     assert [*said] == [line for line in answers(swept).texts if line in said]
+    for most, more in ((2, []), (1, ["  1 more are in the report."])):
+        monkeypatch.setattr("scalewise.report.findings._MOST_RANKED", most)
+        assert lines_of(swept, "metrics") == [*said[: most + 1], *more, *said[3:]]
 
 
 def test_a_search_on_one_device_is_not_told_to_take_more(swept: Analysis, tmp_path: Path) -> None:

@@ -13,16 +13,8 @@ import pytest
 import scipy
 
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
-from scalewise.analysis import (
-    Analysis,
-    Share,
-    analyse,
-    cases,
-    compare,
-    load_sweep,
-    scores,
-    step_parts,
-)
+from scalewise import analysis
+from scalewise.analysis import Share, analyse, cases, compare, load_sweep, scores, step_parts
 from scalewise.analysis.rehearsal import STEP_ERRORS, Regime, regime
 from scalewise.analysis.step_figures import figures_of
 from scalewise.report import build
@@ -56,7 +48,7 @@ def auto(ranks: int) -> tuple[Spec, Spec]:
     return replace(SINGLE, config=asked), replace(play, config={**play.config, **asked})
 
 
-def played(path: Path, *specs: Spec, ranks: int = 4) -> Analysis:
+def played(path: Path, *specs: Spec, ranks: int = 4) -> analysis.Analysis:
     write_sweep(path, specs)
     record = {"ranks": ranks, "link": "pcie", "source": "a doctor"}
     edit_ranks(path, lambda one: one.update(rehearsed=record), "*ddp_rehearsed*")
@@ -75,9 +67,7 @@ def test_it_is_held_against_one_device_and_called_likely(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("each", "times"), [(128, 4), (32, 1)])
-def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
-    tmp_path: Path, each: int, times: int
-) -> None:
+def test_a_script_divides_its_batch_by_ranks_or_not(tmp_path: Path, each: int, times: int) -> None:
     """Which of both it does shows beside one device, as of ranks that are there."""
     script = {"script": {"command": "python s.py"}, "batch_size": 1}
     single = replace(SINGLE, scaling="weak", config=script)
@@ -88,9 +78,7 @@ def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
     assert one.speedup.value == pytest.approx(times / step, rel=0.01)
 
 
-def test_what_keeps_a_script_from_its_single_device_is_not_the_batch_that_it_divides(
-    tmp_path: Path,
-) -> None:
+def test_what_keeps_a_script_from_a_single_device_is_not_its_divided_batch(tmp_path: Path) -> None:
     script = {"script": {"command": "python s.py"}, "batch_size": 1}
     play = rehearsal(scaling="weak", co_tenants=("make",))
     play = replace(play, config={**play.config, **script})

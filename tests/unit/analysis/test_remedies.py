@@ -145,9 +145,7 @@ def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
         ("h200x2_gpt2", 1.0, "execution=compile"),  # strong scaling: kernels of half the batch
     ],
 )
-def test_kernels_of_a_whole_batch_each_are_told_of_their_collectives(
-    sweep: str, ms: float, first: str
-) -> None:
+def test_kernels_of_whole_batches_have_collectives(sweep: str, ms: float, first: str) -> None:
     (config,) = (c for c in analysis_of(kept(sweep)).measured if c.devices == 2)
     assert remedy(config, LostTime("device_work", ms, 0.2, "")).overrides[0] == first
 

@@ -11,18 +11,8 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded import (
-    DDP,
-    DDP_MS,
-    SINGLE_MS,
-    STEADY,
-    Spec,
-    analysed,
-    crowd,
-    edit_ranks,
-    repeats,
-    write_sweep,
-)
+from fakes import recorded
+from fakes.recorded import DDP, DDP_MS, STEADY, Spec, analysed, edit_ranks, repeats, write_sweep
 from scalewise.analysis import RatioEstimate, analyse, configurations, load_sweep
 from scalewise.analysis.devices import Usage
 from scalewise.analysis.doubts import clock_ratio, doubt_speedup
@@ -36,7 +26,7 @@ from scalewise.records import MetricRow, MetricsWriter
 def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
     found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
     (pair,) = found.pairs
-    expected = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
+    expected = sum(recorded.SINGLE_MS.values()) / sum(DDP_MS.values())
     assert pair.speedup.value == pytest.approx(expected, rel=1e-4)
     assert pair.efficiency.value == pytest.approx(expected / 2, rel=1e-4)
     assert pair.speedup.interval.low < expected < pair.speedup.interval.high
@@ -257,9 +247,7 @@ def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
     assert not pair.speedup.paired
 
 
-def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
-    tmp_path: Path,
-) -> None:
+def test_beside_one_device_of_either_batch_a_monitored_script_scales_weakly(tmp_path: Path) -> None:
     singles = [monitored(Spec(), batch) for batch in (64, 32)]
     (pair,) = analysed(tmp_path, *singles, monitored(DDP, 32)).pairs
     assert (pair.single.identity["batch"], pair.multi.identity["scaling"]) == ("32", "weak")
@@ -268,9 +256,7 @@ def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(
 FASTER_THAN_LINEAR = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
 
 
-def test_more_than_linear_without_a_cause_is_invalid_and_its_interval_says_nothing(
-    tmp_path: Path,
-) -> None:
+def test_more_than_linear_without_cause_is_invalid_and_its_interval_is_mute(tmp_path: Path) -> None:
     specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(FASTER_THAN_LINEAR, STEADY)]
     (pair,) = analysed(tmp_path, *specs).pairs
     assert (pair.verdict, pair.final.reason, pair.final.more) == ("invalid", "", "")
@@ -336,7 +322,7 @@ def test_what_a_crowd_could_have_made_is_undecided(
     tmp_path: Path, multi: Spec, cells: list[str], verdict: str, quiet: list[str]
 ) -> None:
     specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(multi, STEADY)]
-    crowd(write_sweep(tmp_path, specs), *cells)
+    recorded.crowd(write_sweep(tmp_path, specs), *cells)
     (pair,) = analyse(load_sweep(tmp_path)).pairs
     said = [(one.code, one.figures["quiet"]) for one in pair.remarks]
     assert (pair.verdict, said) == (verdict, [("contention", one) for one in quiet])

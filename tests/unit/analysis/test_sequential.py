@@ -16,16 +16,9 @@ import deciding_cost
 import interval_coverage as benchmark
 
 from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, edit_ranks, repeats, swept, write_sweep
-from scalewise.analysis import Repeats, analyse, load_sweep
+from scalewise.analysis import Repeats, analyse, load_sweep, statistics
 from scalewise.analysis.decisions import reason_to_stop
-from scalewise.analysis.statistics import (
-    CAP,
-    PRECISION,
-    Adaptive,
-    estimate_at,
-    estimate_ratio,
-    look_confidence,
-)
+from scalewise.analysis.statistics import CAP, PRECISION, Adaptive, estimate_at, estimate_ratio
 from scalewise.analysis.verdict import judge, more_runs
 from scalewise.records import FRESH_START, UNCOUNTED
 
@@ -44,7 +37,7 @@ def test_the_simulated_rule_is_the_shipped_one() -> None:
         samples = [np.exp(side).tolist() for side in (multi, single)]
         pairs = [by_round(side) for side in samples]
         for twin, sides in ((benchmark.paired, pairs), (benchmark.welch, samples)):
-            low, high = twin(single[None], multi[None], 1 - look_confidence())
+            low, high = twin(single[None], multi[None], 1 - statistics.look_confidence())
             interval = estimate_at(*sides).interval
             assert np.exp([low[0], high[0]]) == pytest.approx([interval.low, interval.high])
             (verdict,) = benchmark.verdicts(*twin(single[None], multi[None], 0.05))
@@ -124,9 +117,7 @@ def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -
 
 @pytest.mark.parametrize("noise", ["symmetric", "skewed", "drift", "session"])
 @pytest.mark.parametrize("cv", [0.005, 0.05])
-def test_the_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(
-    noise: str, cv: float
-) -> None:
+def test_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(noise: str, cv: float) -> None:
     found = deciding_cost.over_all(noise, cv, sweeps=100, seed=2)
     assert found.same_where_decided >= 0.99
     assert found.contradicted <= 0.002

@@ -8,18 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded import (
-    DDP,
-    DDP_MS,
-    STEADY_3,
-    Spec,
-    analysed,
-    edit_ranks,
-    repeats,
-    step_ms,
-    swept,
-    write_sweep,
-)
+from fakes import recorded
+from fakes.recorded import DDP, DDP_MS, STEADY_3, Spec, analysed, repeats, swept, write_sweep
 from scalewise.analysis import Analysis, Pair, RatioEstimate, analyse, fastest_of_each, load_sweep
 from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.ranking import Ladder, devices_to_take, ladders
@@ -134,7 +124,9 @@ def test_only_sizes_of_one_model_make_a_family(tmp_path: Path) -> None:
             specs += repeats(spec, STEADY)
     path = write_sweep(tmp_path, specs)
     for name, parameters in (("a", 3_000_000), ("b", 1_000_000), ("c", 2_000_000), ("d", 9)):
-        edit_ranks(path, lambda r, p=parameters: r.update(parameters_total=p), f"*-{name}-*")  # type: ignore[misc]
+        recorded.edit_ranks(
+            path, lambda r, p=parameters: r.update(parameters_total=p), f"*-{name}-*"
+        )  # type: ignore[misc]
     (family,) = size_families(analyse(load_sweep(path)).pairs)
     assert [row.parameters for row in family] == [1_000_000, 3_000_000]
 
@@ -184,7 +176,9 @@ def test_each_width_is_beside_the_next_smaller_one(tmp_path: Path) -> None:
     assert [w.devices for w in (single, two, four, eight)] == [1, 2, 4, 8]
     assert (single.pair, single.smaller, single.gain) == (None, None, None)
     assert [w.smaller for w in (two, four, eight)] == [1, 2, 4]
-    expected = [before / after for before, after in pairwise([step_ms(spec) for spec in WIDTHS])]
+    expected = [
+        before / after for before, after in pairwise([recorded.step_ms(spec) for spec in WIDTHS])
+    ]
     assert [w.gain.value for w in (two, four, eight) if w.gain] == pytest.approx(expected, rel=1e-3)
     assert [w.gain.is_above(1) for w in (two, four, eight)] == [True, True, False]
 

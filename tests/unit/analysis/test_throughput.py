@@ -77,9 +77,7 @@ def test_a_99th_percentile_needs_100_steps(steps: int, p99: float | None) -> Non
         ([series(0, [0.0] * 3, 1)], 1, "took no time"),
     ],
 )
-def test_what_cannot_be_measured_says_why(
-    ranks: list[StepSeries], world_size: int, words: str
-) -> None:
+def test_the_unmeasured_says_why(ranks: list[StepSeries], world_size: int, words: str) -> None:
     with pytest.raises(NotMeasuredError, match=words):
         measure_throughput(common_steps(ranks, world_size))
 
@@ -142,9 +140,7 @@ def test_a_long_step_of_one_rank_is_set_aside_on_all() -> None:
         (range(1), 99, False),
     ],
 )
-def test_long_steps_that_are_not_rare_stay_in_every_figure(
-    long: range, steps: int, aside: bool
-) -> None:
+def test_long_steps_that_are_frequent_stay_in_figures(long: range, steps: int, aside: bool) -> None:
     ranks = [rank_with(0, dict.fromkeys(long, 20_000.0), steps)]
     found = find_long_steps(timed_steps(ranks, 1))
     assert (len(found.found), found.steps, found.are_set_aside) == (len(long), steps, aside)

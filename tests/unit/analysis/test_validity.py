@@ -14,18 +14,10 @@ from fakes.kept_sweep import kept_sweeps
 from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import answers, lines_of, values
 from fakes.step_files import steady_rows, write_rows
+from scalewise import records
 from scalewise.analysis import Analysis, Row, analyse, choose_strategy, compare, load_sweep
 from scalewise.analysis.validity import check_published, contradiction
-from scalewise.records import (
-    PHASES,
-    WARMUP,
-    DataError,
-    ImportedResult,
-    StepSeries,
-    SweepFolder,
-    read_steps,
-    to_plain,
-)
+from scalewise.records import WARMUP, ImportedResult, StepSeries, SweepFolder, read_steps, to_plain
 from scalewise.records import build as build_record
 
 Rank = dict[str, Any]
@@ -93,9 +85,7 @@ def test_other_counts_are_valid(tmp_path: Path, change: Callable[[Rank], None]) 
 
 
 @pytest.mark.parametrize(("loss", "says"), [(0.30, True), (0.2501, False)])
-def test_faster_but_learning_less_stands_in_the_verdict(
-    tmp_path: Path, loss: float, says: bool
-) -> None:
+def test_faster_but_learning_less_is_a_verdict(tmp_path: Path, loss: float, says: bool) -> None:
     (pair,) = analysed(tmp_path, nothing, replace(DDP, final_loss=loss)).pairs
     assert pair.loss.learns_less is says
     assert ("learns_less" in [one.code for one in pair.remarks]) is says
@@ -116,9 +106,7 @@ def trained_without(path: Path, *specs: Spec, without: int | None) -> Analysis:
 
 
 @pytest.mark.parametrize(("without", "counted"), [(15, "15 of 60 steps"), (0, ""), (None, "")])
-def test_a_run_that_trained_nothing_is_doubted(
-    tmp_path: Path, without: int | None, counted: str
-) -> None:
+def test_who_trained_nothing_is_doubted(tmp_path: Path, without: int | None, counted: str) -> None:
     found = trained_without(tmp_path, Spec(), without=without)
     said = [line for line in lines_of(found, "remarks") if "trained nothing" in line]
     assert [counted in line for line in said] == [True] * bool(counted)
@@ -154,9 +142,7 @@ def test_it_is_not_the_fastest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("a", "b", "side"), [(0, 60, "B"), (60, 0, "A")])
-def test_it_is_neither_faster_nor_slower_than_before(
-    tmp_path: Path, a: int, b: int, side: str
-) -> None:
+def test_it_is_neither_faster_nor_slower_after(tmp_path: Path, a: int, b: int, side: str) -> None:
     before = trained_without(tmp_path / "a", *SIDES[:3], without=a).sweep
     found = compare(before, trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep, "code")
     assert found.matches == ()
@@ -200,9 +186,7 @@ def added(name: str, more: int, first: int = 25, last: int | None = None) -> Cal
         (added("start_ns", 10**9), False),  # a pause
     ],
 )  # fmt: skip
-def test_steps_do_not_overlap_and_phases_add_up(
-    change: Callable[[Rows], None], contradicts: bool
-) -> None:
+def test_steps_are_apart_phases_add_up(change: Callable[[Rows], None], contradicts: bool) -> None:
     rows = steady_rows(50)
     assert found(rows) is found(rows[:1]) is found(rows[:0]) is None
     change(rows)
@@ -217,7 +201,7 @@ def test_the_device_is_compared_with_the_host_over_the_window(
     share: float, steps: int, contradicts: bool
 ) -> None:
     rows = steady_rows(steps)
-    for phase in PHASES:
+    for phase in records.PHASES:
         rows[f"host_{phase}_ms"] = rows[f"device_{phase}_ms"] = np.nan
     rows["device_step_ms"] *= share
     rows["device_step_ms"][::2] += 5
@@ -310,6 +294,6 @@ def test_figures_that_contradict_each_other_are_a_fault(
 
 def test_a_line_without_a_step_time_is_no_line() -> None:
     line = {"devices": 2, "global_batch_size": 128, "step_time_ms": 0.0, "samples_per_s": 100.0}
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(records.DataError) as caught:
         build_record(ImportedResult, line)
     assert caught.value.key == "step_time_ms"

@@ -61,9 +61,7 @@ SUDDEN = steps((75, 14.0), (145, 10.0))
         (with_long(STEADY, *range(70, 85), ms=22.0), ("MSER-5", LEAST, LEAST)),
     ],
 )  # fmt: skip
-def test_timing_begins_where_the_steps_stay_at_a_level(
-    times: Floats, found: tuple[str, int, int]
-) -> None:
+def test_timing_begins_where_steps_keep_a_level(times: Floats, found: tuple[str, int, int]) -> None:
     assert find_first(times, LEAST) == found
 
 

@@ -4,15 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.cli import main
-from scalewise.cli.overrides import (
-    FILE,
-    overrides_last,
-    save,
-    saved,
-    with_defaults,
-    without_verbose,
-)
+from scalewise.cli import main, overrides
+from scalewise.cli.overrides import FILE, save, saved, with_defaults, without_verbose
 from scalewise.config import ConfigError
 
 
@@ -75,7 +68,7 @@ def test_a_file_that_cannot_be_read_is_one_line() -> None:
     ],
 )
 def test_options_may_stand_between_overrides(typed: str, understood: str) -> None:
-    assert overrides_last(typed.split()) == understood.split()
+    assert overrides.overrides_last(typed.split()) == understood.split()
 
 
 def test_verbose_is_ours_wherever_it_stands() -> None:

@@ -56,9 +56,7 @@ def test_the_words_ask_for_each_number_of_devices() -> None:
         ("a b/doctor.json", ["rehearse=doctor", "rehearse.record='a b/doctor.json'"]),
     ],
 )  # fmt: skip
-def test_numbers_to_rehearse_are_numbers_of_devices_with_a_link(
-    link: str | None, expected: list[str]
-) -> None:
+def test_numbers_to_rehearse_are_of_devices_by_link(link: str | None, expected: list[str]) -> None:
     words = words_of(("python", "train.py"), "1", None, "auto", (), "8,2,1", link)
     assert "devices=1,2,8" in words
     assert [word for word in words if word.startswith("rehearse")] == expected
@@ -75,9 +73,7 @@ def test_numbers_to_rehearse_are_numbers_of_devices_with_a_link(
         ({"settings": ["sweep.retries=0", "precision=fp32,bf16-mixed"]}, "--set: found precision="),
     ],
 )
-def test_what_is_no_number_or_goes_with_nothing_is_refused(
-    given: dict[str, str], found: str
-) -> None:
+def test_no_number_or_what_goes_with_nothing_is_refused(given: dict[str, str], found: str) -> None:
     asked: dict[str, Any] = {"devices": "1", "time_s": None, "repeats": "auto", **given}
     with pytest.raises(ConfigError, match=found):
         words_of(("python", "train.py"), **asked)

@@ -129,9 +129,7 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
         hydra_main.train()
 
 
-def test_a_folder_in_which_another_sweep_runs_or_of_a_torn_plan_is_refused(
-    train: Train, tmp_path: Path
-) -> None:
+def test_a_folder_of_another_sweep_or_torn_plan_is_refused(train: Train, tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path / "old")
     folder.path.mkdir()
     folder.save_plan(SweepPlan(1.0, (), 0, ()))
@@ -147,9 +145,7 @@ def test_a_folder_in_which_another_sweep_runs_or_of_a_torn_plan_is_refused(
         assert errors.startswith(f"error: {said}")
 
 
-def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(
-    train: Train, tmp_path: Path
-) -> None:
+def test_a_launcher_chosen_in_a_swept_experiment_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     text = "# @package _global_\ndefaults:\n  - override /hydra/launcher: basic\n"
     (tmp_path / "experiment" / "sneaky.yaml").write_text(text)

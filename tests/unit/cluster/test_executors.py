@@ -149,9 +149,7 @@ def test_slurm_gets_a_cell_again_as_often_as_asked_and_a_preempted_one_always(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_slurm_gets_one_round_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_gets_rounds_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     each = ((), ("seed=9",), ("strategy=ddp", "strategy.devices=2"))
     wanted = plan([asked("tracking=none", "repeats=3", *own) for own in each], 0)
     cluster, _ = on_slurm(tmp_path, monkeypatch, ["exception"] * 9, wanted)
@@ -210,9 +208,7 @@ def test_every_job_is_cancelled_and_its_cell_interrupted(
         assert (attempt.cause, attempt.outcome) == ("interrupted", "interrupted")
 
 
-def test_a_cell_that_was_done_in_time_keeps_its_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_done_in_time_has_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Cluster(monkeypatch)
     sent = job(tmp_path, 1)
     monkeypatch.setattr(CellFolder, "find_result", lambda folder, cell_id: "its result")

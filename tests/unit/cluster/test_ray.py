@@ -92,9 +92,7 @@ def test_the_first_of_several_hosts_says_where_it_is_and_the_others_ask(
     assert found == [told]
 
 
-def test_an_actor_is_wanted_until_it_is_stopped_or_hears_of_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_actor_is_wanted_until_stopped_or_without_news(monkeypatch: pytest.MonkeyPatch) -> None:
     actor, now = HostActor(), time.monotonic()
     assert actor._is_wanted()
     monkeypatch.setattr(time, "monotonic", lambda: now + SILENCE_S + 60)
@@ -146,9 +144,7 @@ def test_a_supervisor_that_saw_only_what_came_of_a_loss_is_corrected(
     assert list(folder.attempts()) == [recorded if recorded.message == told else lost]
 
 
-def test_where_a_host_has_failed_the_others_get_time_are_stopped_and_are_given_up(
-    tmp_path: Path,
-) -> None:
+def test_where_a_host_failed_the_others_get_time_are_stopped_and_given_up(tmp_path: Path) -> None:
     late, failed = Host("a", None), Host("b", Ending("failed", "exception", "of a fault", number=1))
     running = remote(CellFolder(tmp_path), late, failed)
     for shares, stops, given_up in ((0.9, 0, False), (1.1, 1, False), (2.1, 1, True)):

@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 
 from fakes.requests import asked
-from scalewise.cluster import RayExecutor, SlurmExecutor, slurm_job
+from scalewise.cluster import RayExecutor, SlurmExecutor, slurm, slurm_job
 from scalewise.cluster.hosts import ClusterDemand, Order, demand, granted
-from scalewise.cluster.slurm import (
-    ENDED,
-    GONE,
-    JobState,
-    QueueUnreachable,
-    make_executor,
-    neighbours,
-    preempted,
-    states,
-    submit,
-)
+from scalewise.cluster.slurm import ENDED, GONE, JobState, neighbours, preempted, states, submit
 from scalewise.cluster.slurm_executor import SlurmCell, Submission, job_arrays
 from scalewise.cluster.slurm_job import CellJob, refuse_other_tasks
 from scalewise.config import CellConfig, ConfigError, HardwareConfig
@@ -76,9 +66,7 @@ def program(folder: Path, name: str, body: str) -> None:
         (RayExecutor, {"policy": "greedy"}, "policy: found 'greedy'"),
     ],
 )
-def test_wrong_options_are_refused_in_one_line(
-    launcher: Any, options: dict[str, Any], complaint: str
-) -> None:
+def test_wrong_options_are_one_line(launcher: Any, options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         launcher.of(options)
     assert str(caught.value).startswith(f"hydra.launcher.{complaint}")
@@ -91,19 +79,21 @@ def cell_of(devices: int | str) -> CellConfig:
 
 
 @pytest.mark.parametrize(
-    ("devices", "options", "wanted"),
+    ("devices", "options", "wanted", "said"),
     [
-        (1, {}, ClusterDemand(1, 1, 1, 4)),
-        (4, {"devices_per_node": 8}, ClusterDemand(4, 1, 4, 4)),
-        ("auto", {"devices_per_node": 2}, ClusterDemand(2, 1, 2, 4)),
-        (16, {"devices_per_node": 8}, ClusterDemand(16, 2, 8, 4)),
-        (2, {"gpus_per_device": 0, "cpus_per_device": 3}, ClusterDemand(2, 1, 0, 3)),
+        (1, {}, ClusterDemand(1, 1, 1, 4), "1 GPU"),
+        (4, {"devices_per_node": 8}, ClusterDemand(4, 1, 4, 4), "4 GPUs"),
+        ("auto", {"devices_per_node": 2}, ClusterDemand(2, 1, 2, 4), "2 GPUs"),
+        (16, {"devices_per_node": 8}, ClusterDemand(16, 2, 8, 4), "16 GPUs on 2 nodes"),
+        (2, {"gpus_per_device": 0, "cpus_per_device": 3}, ClusterDemand(2, 1, 0, 3),
+         "2 CPU devices"),
     ],
-)
+)  # fmt: skip
 def test_the_width_of_a_cell_decides_what_it_asks_for(
-    devices: int | str, options: dict[str, Any], wanted: ClusterDemand
+    devices: int | str, options: dict[str, Any], wanted: ClusterDemand, said: str
 ) -> None:
-    assert demand(cell_of(devices), SlurmExecutor.of(options).config) == wanted
+    found = demand(cell_of(devices), SlurmExecutor.of(options).config)
+    assert (found, str(found)) == (wanted, said)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +111,13 @@ def test_a_width_that_cannot_be_asked_for_is_said(
         demand(cell_of(devices), SlurmExecutor.of(options).config)
 
 
-def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(
-    tmp_path: Path, commands: Path
-) -> None:
+def test_a_script_has_a_task_a_node_and_its_ranks_cores(tmp_path: Path, commands: Path) -> None:
     program(commands, "srun", "exit 1")
     program(commands, "sbatch", f"cp $1 {tmp_path}/sent; echo job 5")
     config = SlurmExecutor.of(
         {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
     ).config
-    executor = make_executor(tmp_path, config, ClusterDemand(4, 2, 2, 3))
+    executor = slurm.make_executor(tmp_path, config, ClusterDemand(4, 2, 2, 3))
     jobs = [CellJob(order_of(CellFolder(tmp_path)), 60, 60)] * 3
     assert [job.job_id for job in submit(executor, jobs)] == ["5_0", "5_1", "5_2"]
     text = (tmp_path / "sent").read_text()
@@ -169,16 +157,21 @@ def test_several_tasks_on_one_node_train_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("time_min", "cause", "words"),
-    [(1, "timeout", "hydra.launcher.time_min=1"), (600, "preempted", "SLURM preempted the job")],
+    ("ran_s", "cause", "words"),
+    [(495, "timeout", "hydra.launcher.time_min=10"), (494, "preempted", "SLURM preempted the job")],
 )
 def test_a_warning_while_the_supervisor_starts_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_min: int, cause: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran_s: int, cause: str, words: str
 ) -> None:
-    """It dies of being told to end before it can write a word."""
+    """It dies of being told to end before it can write a word.
+
+    SLURM warns of the limit 45 s before, and by its manual up to a minute early.
+    """
     folder = CellFolder(tmp_path / "cell")
     folder.path.mkdir()
-    job = CellJob(order_of(folder), time_min, 45)
+    job = CellJob(order_of(folder), 10, 45)
+    monkeypatch.setattr(slurm_job, "_began", 0.0)
+    monkeypatch.setattr(slurm_job, "time", SimpleNamespace(monotonic=lambda: float(ran_s)))
     with subprocess.Popen(["sleep", "60"]) as deaf:
         monkeypatch.setattr(slurm_job, "_supervisors", [SimpleNamespace(process=deaf)])
         job.checkpoint()
@@ -219,7 +212,7 @@ def test_a_job_that_the_controller_forgot_has_ended(commands: Path) -> None:
 
 def test_a_controller_that_is_down_says_nothing_about_jobs(commands: Path) -> None:
     program(commands, "squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
-    with pytest.raises(QueueUnreachable, match="squeue: slurm_load_jobs error"):
+    with pytest.raises(slurm.QueueUnreachable, match="squeue: slurm_load_jobs error"):
         states(["5"])
 
 
@@ -252,9 +245,7 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 
 
-def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less(
-    tmp_path: Path,
-) -> None:
+def test_who_ran_out_of_host_memory_reads_what_to_ask_for_and_needs_less(tmp_path: Path) -> None:
     medium = asked("model=medium").cell
     less = memory_advice(medium, 1)
     assert less.startswith("what needs less memory: ")

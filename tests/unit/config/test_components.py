@@ -189,9 +189,7 @@ def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> N
         ("optimizers.standard.sgd", {"weight_decay": -1.0}, "weight_decay: found -1.0"),
     ],
 )  # fmt: skip
-def test_values_out_of_range_are_refused(
-    target: str, arguments: dict[str, Any], message: str
-) -> None:
+def test_out_of_range_is_refused(target: str, arguments: dict[str, Any], message: str) -> None:
     key = target.partition(".")[0].removesuffix("s")
     given = {"params": [nn.Parameter(torch.zeros(2))]} if key == "optimizer" else {}
     with pytest.raises(ConfigError) as refused:
@@ -199,9 +197,7 @@ def test_values_out_of_range_are_refused(
     assert str(refused.value).startswith(f"{key}.{message}")
 
 
-def test_classes_among_arguments_are_built_as_hydra_builds_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_classes_among_arguments_are_built_as_by_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in lightning-hydra-template: a net, and an optimizer that waits for parameters."""
     monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(make=lambda **given: given))
     inner = {"_target_": "torch.nn.Linear", "_args_": [3, 2], "bias": False}

@@ -101,9 +101,7 @@ def test_illegal_nccl_values_are_refused(settings: dict[str, str | int], message
         ("ring;allreduce:^tree", False),
     ],
 )
-def test_every_form_of_an_algorithm_list_is_legal_and_a_bare_tree_is_warned_of(
-    value: str, warned: bool
-) -> None:
+def test_algorithm_lists_are_legal_and_a_bare_tree_is_warned_of(value: str, warned: bool) -> None:
     check_nccl({"NCCL_ALGO": value})
     assert bool(nccl_warnings({"NCCL_ALGO": value})) == warned
 

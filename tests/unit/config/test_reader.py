@@ -73,9 +73,7 @@ def test_each_value_has_its_kind_and_its_range(overrides: str, code: str) -> Non
 
 
 @pytest.mark.parametrize(("setting", "ends"), REFUSED["range"].items())
-def test_the_ends_of_a_range_are_in_it_and_what_lies_beyond_is_not(
-    setting: str, ends: list[float]
-) -> None:
+def test_the_ends_of_a_range_are_in_it_and_nothing_beyond(setting: str, ends: list[float]) -> None:
     *groups, key = setting.split()
     beyond = 1 if isinstance(ends[0], int) else 1e-3
     for value in ends:
@@ -226,9 +224,7 @@ def test_what_is_typed_ends_a_run_before_what_is_written(
         (("devices=2", "strategy=local_sgd"), ("strategy=local_sgd", "strategy.devices=2")),
     ],
 )
-def test_devices_are_a_strategy_in_other_words(
-    typed: tuple[str, ...], same: tuple[str, ...]
-) -> None:
+def test_devices_are_a_strategy_renamed(typed: tuple[str, ...], same: tuple[str, ...]) -> None:
     assert asked(*typed).config_id == asked(*same).config_id
 
 

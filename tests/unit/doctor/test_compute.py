@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 
-from scalewise.doctor import Plan, copies
-from scalewise.doctor.collectives import COLLECTIVES, exercise, expected_s, most_iterations
+from scalewise import records
+from scalewise.doctor import Plan, collectives, compute, copies
+from scalewise.doctor.collectives import COLLECTIVES, expected_s, measure_all, most_iterations
 from scalewise.doctor.compute import (
     Precision,
     gb_per_s,
@@ -24,25 +26,14 @@ from scalewise.doctor.compute import (
 )
 from scalewise.doctor.copies import STAGING, copy_rate, host_copies
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.records import (
-    Collective,
-    CollectiveRate,
-    CopyKind,
-    CopyRate,
-    DataError,
-    DeviceSample,
-    Timing,
-    build,
-)
+from scalewise.records import CollectiveRate, CopyRate, DataError, DeviceSample, Timing, build
 from scalewise.train import Team
 
 _CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 0, 1e-5), ("bf16", 1e-4, 1e-2)])
-def test_products_are_of_random_matrices_and_right(
-    precision: Precision, least: float, most: float
-) -> None:
+def test_products_are_random_and_right(precision: Precision, least: float, most: float) -> None:
     result = gemm(_CPU, precision, 64)()
     assert isinstance(result, torch.Tensor)
     generator = torch.Generator().manual_seed(0)
@@ -89,9 +80,7 @@ def test_bandwidth_is_bytes_over_the_median_and_spread_the_range_over_it() -> No
         (9.0, 1.0, (3, 1)),  # slow: never fewer than three
     ],
 )
-def test_repetitions_fit_the_budget(
-    once_s: float, budget_s: float, expected: tuple[int, int]
-) -> None:
+def test_repeated_within_budget(once_s: float, budget_s: float, expected: tuple[int, int]) -> None:
     assert repetitions(once_s, budget_s) == expected
 
 
@@ -134,6 +123,33 @@ def test_an_endurance_run_reads_the_device_once_a_window() -> None:
     assert result.windows[-1].at_s > 0.3
 
 
+@pytest.mark.parametrize(
+    ("seconds", "count", "window_s"), [(4.0, 16, 0.25), (20.0, 40, 0.5), (90.0, 90, 1.0)]
+)
+def test_an_endurance_run_has_windows_of_a_quarter_to_a_whole_second(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, count: int, window_s: float
+) -> None:
+    """Of products of 10 ms, by a clock that nothing else moves."""
+    clock, read = [0.0], Mock(return_value=DeviceSample("x"))
+
+    def watch(work: Callable[[], object], iterations: int) -> float:
+        begin = clock[0]
+        for _ in range(iterations):
+            work()
+        return clock[0] - begin
+
+    def multiply() -> None:
+        clock[0] += 1 / 128
+
+    monkeypatch.setattr(compute, "stopwatch", lambda _: watch)
+    monkeypatch.setattr(compute, "gemm", lambda *_: multiply)
+    monkeypatch.setattr(compute.time, "perf_counter", lambda: clock[0])
+    windows = soak(_CPU, seconds, read).windows
+    assert (len(windows), read.call_count) == (count, count)
+    assert [one.at_s for one in windows[:2]] == [window_s, 2 * window_s]
+    assert {one.tflops for one in windows} == {gemm_tflops(512, 1 / 128)}
+
+
 # The order of copies on several ranks, and their figures. No GPU is needed.
 class Meetings(Team):
     """Rank 1 of several, whose peers are always on time."""
@@ -148,7 +164,7 @@ class Meetings(Team):
 
 
 def broken(
-    kind: CopyKind,
+    kind: records.CopyKind,
     device: torch.device,
     byte_count: int,
     budget_s: float,
@@ -193,9 +209,7 @@ def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:
     assert rate.gb_s == pytest.approx(2 * 2**20 / rate.timing.median_us / 1e3)
 
 
-def test_a_rank_that_cannot_fill_its_buffers_comes_to_the_meeting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_without_buffers_comes_to_the_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "Copy", Mock(side_effect=MemoryError("cannot pin")))
     with pytest.raises(MemoryError):
         copy_rate("h2d_pinned", _CPU, 8, 0.1, meet := Mock())
@@ -224,14 +238,49 @@ def test_an_all_reduce_in_place_never_leaves_the_range_of_fp32(ranks: int) -> No
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_sizes_are_whole_values_and_nothing_received_is_not_taken_for_the_right_answer(
-    collective: Collective, ranks: int
+    collective: records.Collective, ranks: int
 ) -> None:
-    task = exercise(collective, 8, rank=1, ranks=ranks, device=_CPU, group=None)
-    task.fill()
-    assert not task.is_right()
-    assert task.byte_count % 4 == 0 and task.byte_count >= 8
-    if collective in ("all_gather", "reduce_scatter"):
-        assert task.byte_count % (4 * ranks) == 0
+    in_parts = 4 * ranks if collective in ("all_gather", "reduce_scatter") else 4
+    for wanted in (1, 8, 101):
+        task = collectives.exercise(
+            collective, wanted, rank=1, ranks=ranks, device=_CPU, group=None
+        )
+        task.fill()
+        assert wanted == 1 or not task.is_right()
+        assert task.byte_count == max(in_parts, wanted // in_parts * in_parts)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "rank", "done"),
+    [(1.0, 0, [3, 3, 3, 3]), (2.0, 0, [2, 2, 1, 1]), (20.0, 0, [1, 1, 1, 1]), (1.0, 1, [])],
+)
+def test_each_collective_has_its_share_of_the_time_and_the_first_rank_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_s: float, rank: int, done: list[int]
+) -> None:
+    """12 s for four sizes of each: what took too long leaves less to those after it."""
+    clock, shares = [0.0], set()
+
+    def one(
+        team: Team, backend: Any, device: Any, group: Any, kind: Any, size: int, s: float
+    ) -> Any:
+        clock[0] += took_s
+        shares.add(s)
+        return CollectiveRate("gloo", kind, 2, size, Timing((1.0,), 1), 1.0, 1.0, True)
+
+    monkeypatch.setattr(collectives, "measure_collective", one)
+    monkeypatch.setattr(collectives.time, "perf_counter", lambda: clock[0])
+    record = RankRecord(tmp_path / "rank.json", rank, _CPU)
+    team = Meetings(2)
+    team.rank, team._control = rank, Mock()
+    team.largest = list  # type: ignore[method-assign, assignment]
+    assert measure_all(record, team, "gloo", (8, 64, 512, 4096), 12.0)
+    found = record.found
+    kinds = [each.collective for each in found.collectives]
+    assert [kinds.count(kind) for kind in COLLECTIVES if done] == done
+    assert len(found.missing) == (len(COLLECTIVES) if done else 0)
+    assert shares == {12 / 4 / len(COLLECTIVES) / 2}
+    monkeypatch.setattr(collectives, "measure_collective", Mock(side_effect=RuntimeError("lost")))
+    assert not measure_all(record, team, "gloo", (8,), 12.0)
 
 
 def test_sizes_run_from_8_bytes_to_exactly_the_largest() -> None:

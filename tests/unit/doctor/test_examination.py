@@ -45,6 +45,8 @@ def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     assert found.missing["gemm bf16"] == "RuntimeError: cuBLAS has no opinion ..."
     assert [g.precision for g in found.gemm] == ["fp32"] and found.launch and found.copies
     assert "they need two devices" in found.missing["collectives and pairs"]
+    told = [examination.team.all_agree(one) for one in (True, False)]
+    assert (told, examination.team.largest([2.0, 1.0])) == ([True, False], [2.0, 1.0])
     assert found.stage == "done" and found.seconds.keys() >= {"launches", "copies"}
 
 
@@ -56,9 +58,7 @@ def test_a_rank_finds_its_devices_its_threads_and_this_very_package() -> None:
     assert (Path(found["PYTHONPATH"].split(":")[0]) / "scalewise" / "doctor").is_dir()
 
 
-def test_a_cpu_is_divided_into_as_many_devices_as_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cpu_is_divided_into_the_devices_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     discover = Mock(return_value=Mock(slots=[DeviceInfo("cpu", "Xeon")]))
     monkeypatch.setattr(examination, "discover", discover)
     monkeypatch.setattr(examination, "usable_cores", lambda: range(9))

@@ -141,9 +141,7 @@ def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: FakeNvml) -> None
         ("GPU-0", []),  # the beginning of more than one
     ],
 )
-def test_cuda_visible_devices(
-    fake_nvml: FakeNvml, variable: str | None, expected: list[str]
-) -> None:
+def test_visible_devices(fake_nvml: FakeNvml, variable: str | None, expected: list[str]) -> None:
     fake_nvml(Scenario().h200(3).mig(2))
     env = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
     with open_nvml() as nvml:

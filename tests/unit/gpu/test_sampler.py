@@ -17,17 +17,12 @@ import pytest
 
 from fakes.nvml.fixture import FakeNvml
 from fakes.nvml.scenario import GPU_IS_LOST, NO_PERMISSION, VERSION_MISMATCH, Scenario, gpu_uuid
+from scalewise import records
 from scalewise.gpu import DeviceSampler, open_nvml, readers, stats_path
 from scalewise.gpu.export import export_cell, multi_gpu_path
 from scalewise.gpu.sampler import Ticks
 from scalewise.gpu.xid import PATIENCE, DeviceAlerts
-from scalewise.records import (
-    CellFolder,
-    DeviceSample,
-    DeviceSeries,
-    SampledDevice,
-    read_device_series,
-)
+from scalewise.records import CellFolder, DeviceSample, DeviceSeries, read_device_series
 
 Pids = Callable[[], dict[int, int]]
 
@@ -51,9 +46,7 @@ def _sample(
     return _series(folder)
 
 
-def test_a_series_has_each_group_at_its_pace_and_what_happened(
-    fake_nvml: FakeNvml, tmp_path: Path
-) -> None:
+def test_a_series_has_each_group_at_its_pace(fake_nvml: FakeNvml, tmp_path: Path) -> None:
     scenario = Scenario().h200(4).value(0, "wait.energy_mj", 3500)
     now = time.monotonic() - scenario.origin
     scenario.fault(1, "power_mw", NO_PERMISSION).fault(3, "*", GPU_IS_LOST, at=now + 1.5)
@@ -195,9 +188,7 @@ def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
     assert series.problems == ("sampling ended early: RuntimeError: no pids today",)
 
 
-def test_a_missed_beat_is_counted_and_lateness_does_not_add_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missed_beat_is_counted_and_delays_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as clock:
         clock.setattr(time, "monotonic", iter([0.0, 0.25, 2.25, 2.375]).__next__)
         ticks = Ticks(0.5)
@@ -252,7 +243,7 @@ def test_a_process_that_is_ending_has_no_memory_and_one_that_is_gone_no_sample()
 
 
 # Each condition is said once, and only where a person can do something about it.
-_DEVICE = SampledDevice("GPU-a", 3, "NVIDIA H200", memory_total_mib=1000.0)
+_DEVICE = records.SampledDevice("GPU-a", 3, "NVIDIA H200", memory_total_mib=1000.0)
 _FINE = DeviceSample(
     "GPU-a", memory_used_mib=500.0, power_w=650.0, temperature_c=88.0, sm_clock_mhz=1200.0,
     throttle_reasons=(), ecc_corrected=7, ecc_uncorrected=0, remapped_rows=1,

@@ -69,9 +69,7 @@ def test_narrow_keeps_what_matters_and_wide_shows_more() -> None:
     ("used", "celsius", "alarms"),
     [(0.95, 84, False), (0.951, None, True), (0.0, 85, True), (None, None, False)],
 )
-def test_a_full_memory_and_heat_are_alarming(
-    used: float | None, celsius: float | None, alarms: bool
-) -> None:
+def test_memory_and_heat_alarm(used: float | None, celsius: float | None, alarms: bool) -> None:
     (device,) = _frame(1).devices
     used_mib = used and used * device.memory_total_mib
     sample = DeviceSample(device.id, memory_used_mib=used_mib, temperature_c=celsius)

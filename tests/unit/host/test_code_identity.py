@@ -197,9 +197,7 @@ def test_only_files_and_indexed_folders_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "unseen"), [(40 * MIB, 5 * MIB), (3 * MIB + 9, MIB + 1)])
-def test_of_a_large_file_beginning_middle_and_end_are_looked_at(
-    tmp_path: Path, size: int, unseen: int
-) -> None:
+def test_of_large_files_begin_middle_and_end_count(tmp_path: Path, size: int, unseen: int) -> None:
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(size)
@@ -307,9 +305,7 @@ def test_the_order_in_which_devices_are_found_does_not_matter(tmp_path: Path) ->
     assert unknown.identity.startswith("boot-"), "its own UUID shows once somebody has used it"
 
 
-def test_what_cannot_be_read_leaves_the_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nameless = identify(tmp_path)
     assert nameless.startswith("name-")
     monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "another")

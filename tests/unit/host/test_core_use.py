@@ -192,3 +192,4 @@ def test_cpu_time_of_the_other_threads_stands_beside_it(
     queue.begin(20)
     delay_ms, others_ms = queue.ms_per_step(50)
     assert (delay_ms, others_ms) == (0.0, 120 / 30)
+    assert limits._with_ended_children_s(tmp_path / "gone") == 0, "its parent's time includes it"

@@ -92,9 +92,7 @@ def test_nothing_is_cut_or_broken_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("columns", "width"), [("100", 100), ("0", 10_000)])
-def test_columns_say_how_wide_a_pipe_is(
-    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
-) -> None:
+def test_columns_tell_the_width(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert open_console(StringIO()).width == width
     monkeypatch.setattr(Console, "is_terminal", True)

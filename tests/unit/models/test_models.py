@@ -70,6 +70,7 @@ ALL = pytest.mark.parametrize("make", MODELS)
 def test_declared_flops_are_what_torch_counts(make: Any) -> None:
     model, x, target = make()
     assert count_flops(model, x, target) == SAMPLES * model.flops_per_sample()
+    assert torch.equal(model(x), model.eval()(x)), "nothing is dropped unasked"
 
 
 @pytest.mark.parametrize("parameters", [50_000, 258_432, 1_000_000, 25_000_000, 2_000_000_000])

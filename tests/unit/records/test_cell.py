@@ -107,9 +107,7 @@ def test_a_new_try_deletes_nothing_of_a_run_that_ended(folder: CellFolder) -> No
         assert sorted(p.name for p in folder.path.iterdir()) == ["earlier"]
 
 
-def test_a_crash_amid_the_moves_loses_nothing(
-    folder: CellFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_amid_loses_nothing(folder: CellFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_a_try(folder, "run")
     (folder.path / "result.json").write_text("torn")
     rename, left = Path.rename, [1]

@@ -69,9 +69,7 @@ def units(parsed: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_ends_at_any_byte_is_read_up_to_its_last_whole_unit(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_file_that_ends_anywhere_is_read_up_to_its_last_unit(tmp_path: Path, kind: str) -> None:
     write, _, read = KINDS[kind]
     path = tmp_path / "series"
     write(path)

@@ -77,9 +77,7 @@ def test_rows_that_no_training_writes_are_refused(
         assert len(read_steps(tmp_path / "steps", 0)) == 2
 
 
-def test_rows_of_more_than_one_block_come_back_and_steps_are_timed_from_one_on(
-    tmp_path: Path,
-) -> None:
+def test_rows_of_several_blocks_come_back_and_steps_are_timed_from_one_on(tmp_path: Path) -> None:
     rows = steady_rows(2**15 + 3, on_device=False)
     rows["flags"][:2] = WARMUP
     rows["samples"][7] = 99

@@ -96,9 +96,7 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], key: str, code: str)
          "engine.cylinder: unknown key (did you mean 'cylinders'?); allowed: cylinders, litres"),
     ],
 )  # fmt: skip
-def test_the_line_says_what_was_found_and_what_is_allowed(
-    change: dict[str, Any], message: str
-) -> None:
+def test_the_line_says_what_was_found_and_is_allowed(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError) as caught:
         build(Car, {**FULL, **change})
     assert str(caught.value) == message

@@ -55,9 +55,7 @@ def option(section: Section, name: str) -> Mapping[str, Any]:
          {"single x1 precision=fp16-mixed": "baseline", "single x1 precision=tf32": "baseline"}),
     ],
 )  # fmt: skip
-def test_a_kept_sweep_is_advised_on_by_its_verdicts(
-    sweep: str, word: str, rows: dict[str, str]
-) -> None:
+def test_a_kept_sweep_is_advised_by_verdicts(sweep: str, word: str, rows: dict[str, str]) -> None:
     (section,) = advised_kept(sweep)
     lead, options, _ = blocks(section)
     verdict = [column.key for column in options.columns].index("verdict")
@@ -201,9 +199,7 @@ def rehearsed(path: Path, runs: int) -> list[Section]:
 
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize(("runs", "word"), [(3, "likely pays"), (2, "cannot tell")])
-def test_what_is_rehearsed_alone_is_not_taken_for_measured(
-    tmp_path: Path, runs: int, word: str
-) -> None:
+def test_what_is_rehearsed_alone_is_no_measurement(tmp_path: Path, runs: int, word: str) -> None:
     (section,) = rehearsed(tmp_path, runs)
     lead, _, below = blocks(section)
     assert lead.lines[0].verdict == "cannot tell"

@@ -79,6 +79,7 @@ def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
     broken = ["  Next, to decide:", f"  {command}", "  (2 min)."]
     assert rows(f"  Next, to decide: {command} (2 min).", 80) == broken
     assert max(map(len, rows("word " * 60, 80))) <= 80
+    assert [len(rows("ab, cd", width)) for width in (6, 5)] == [1, 2]
     assert rows("  scalewise resume /a/b", 20) == ["  scalewise resume /a/b"]
     assert len(rows(f"resumes: scalewise train x='[{'1, ' * 60}]'", 80)) == 1
 
@@ -370,9 +371,7 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
         ("-m strategy=single seed=1,2", "set strategy=single,ddp "),
     ],
 )
-def test_what_compares_devices_is_said_as_the_command_takes_it(
-    tmp_path: Path, typed: str, said: str
-) -> None:
+def test_what_compares_devices_is_said_as_typed(tmp_path: Path, typed: str, said: str) -> None:
     found = with_command(analysed(tmp_path, Spec()), f"train.py {typed}")
     assert any(said in text for text in answers(found).texts)
 
@@ -467,9 +466,7 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ran", "devices"), [(Spec(), "1,2"), (replace(DDP, devices=4), "1,4")])
-def test_a_script_without_the_other_side_is_asked_for_both(
-    tmp_path: Path, ran: Spec, devices: str
-) -> None:
+def test_a_script_without_a_side_is_for_both(tmp_path: Path, ran: Spec, devices: str) -> None:
     typed = (*words_of(["python", "t.py"], "1", "9", "auto", ["seed=1,2", "sweep.resume=/a"]),)
     script = replace(ran, config={"script": {"command": "python t.py --lr 0.1"}}, typed=typed)
     (said,) = [one for one in answers(analysed(tmp_path, script)).texts if "one device" in one

@@ -90,6 +90,18 @@ def test_phases_of_a_step_add_up_to_it(tables: scalewise.report.Tables) -> None:
     assert phases.sum(axis=1).to_list() == pytest.approx(steps.host_step_ms.to_list(), rel=1e-4)
 
 
+def test_a_step_has_what_was_last_read_of_its_device_by_its_end(
+    tables: scalewise.report.Tables,
+) -> None:
+    first = [tables.devices, tables.steps_of(tables.cells.cell[0])]
+    read, steps = (one[(one.cell == tables.cells.cell[0]) & (one["rank"] == 0)] for one in first)
+    steps = steps.assign(time_unix_s=steps.start_unix_s + steps.host_step_ms / 1e3)
+    names = ["memory_used_mib", "utilization_percent"]
+    found = pd.merge_asof(steps[["time_unix_s"]], read[["time_unix_s", *names]])
+    pd.testing.assert_frame_equal(found[names], steps[names].reset_index(drop=True))
+    assert len(found) > 100 and found[names].notna().all(axis=None)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_parquet_holds_the_same(tables: scalewise.report.Tables, tmp_path: Path, name: str) -> None:
     table = getattr(tables, name)

@@ -130,9 +130,7 @@ def test_a_list_of_many_runs_is_folded_and_not_cut(tmp_path: Path) -> None:
 HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m [red]\u200f" + "long" * 60
 
 
-def test_names_and_messages_are_text_in_every_form(
-    tmp_path: Path, figures: dict[str, Figure]
-) -> None:
+def test_names_and_messages_are_text_everywhere(tmp_path: Path, figures: dict[str, Figure]) -> None:
     named = {"model": {"name": HOSTILE}}
     specs = [Spec(model="a", config=named), replace(DDP, model="a", config=named),
              replace(Spec(), outcome="failed")]  # fmt: skip
@@ -271,9 +269,7 @@ def listing(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_looking_at_kept_records_need_not_touch_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_to_look_is_not_to_touch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [Spec(), DDP, replace(DDP, repeat=1, outcome="interrupted")]
     sweep, out = write_sweep(tmp_path / "sweep", cells), tmp_path / "out"
     before = listing(sweep)
@@ -287,9 +283,7 @@ def test_looking_at_kept_records_need_not_touch_them(
     assert capsys.readouterr().out.endswith(last)
 
 
-def test_a_folder_that_takes_no_report_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_closed_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep, out = write_sweep(tmp_path / "sweep", [Spec(), DDP]), tmp_path / "out"
     out.mkdir()
     (out / "report.md").write_text("of a person")

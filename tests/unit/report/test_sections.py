@@ -10,41 +10,19 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from fakes import recorded
 from fakes.kept_sweep import analysis_of, kept, with_known_code
-from fakes.recorded import (
-    DDP,
-    DDP_MS,
-    SINGLE_MS,
-    STEADY_3,
-    Spec,
-    analysed,
-    edit_ranks,
-    repeats,
-    write_sweep,
-)
+from fakes.recorded import DDP, DDP_MS, STEADY_3, Spec, analysed, edit_ranks, repeats, write_sweep
 from fakes.sections import answers, cells, lines_of, printed, section, values
-from scalewise.analysis import (
-    Analysis,
-    RatioEstimate,
-    analyse,
-    compare,
-    load_sweep,
-    measured_serial_fraction,
-)
+from scalewise import analysis, records
+from scalewise.analysis import Analysis, analyse, compare, load_sweep, measured_serial_fraction
 from scalewise.analysis.communication import ProfiledWindow, measure_communication
 from scalewise.analysis.doubts import find_remarks
 from scalewise.analysis.figures import BoundedFigure
 from scalewise.analysis.run import Mfu, MfuResult
 from scalewise.analysis.statistics import Interval
 from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY
-from scalewise.records import (
-    CellFolder,
-    ExecutionRecord,
-    SweepFolder,
-    TrackerState,
-    TrackingRecord,
-    grade,
-)
+from scalewise.records import ExecutionRecord, SweepFolder, TrackerState, TrackingRecord, grade
 from scalewise.report import builder, export, run_facts
 from scalewise.report.answer import fastest_rows
 from scalewise.report.scaling_tables import lines_of_devices
@@ -57,7 +35,7 @@ FACTORS = [1.0, 1.03, 0.96]
 OWN = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
 PRICED = {"hardware": {"name": "auto", "price": OWN}}
 COMMIT = {"commit": f"a1b2c3d4e5f6{'0' * 28}"}
-RATIO = 2 * sum(DDP_MS.values()) / sum(SINGLE_MS.values())
+RATIO = 2 * sum(DDP_MS.values()) / sum(recorded.SINGLE_MS.values())
 
 
 def noisy(path: Path, *specs: Spec) -> Analysis:
@@ -303,7 +281,7 @@ class TestCommunication:
         (pair,) = analysed(tmp_path, Spec(), DDP).pairs
 
         def fraction(value: float, low: float, high: float) -> BoundedFigure | str:
-            speedup = RatioEstimate(value, (3, 3), Interval(low, high), None)
+            speedup = analysis.RatioEstimate(value, (3, 3), Interval(low, high), None)
             return measured_serial_fraction(replace(pair, speedup=speedup))
 
         assert isinstance(fraction(0.58, 0.55, 0.63), str)
@@ -462,7 +440,7 @@ class TestFacts:
         write_sweep(tmp_path, [Spec()])
 
         def told(state: TrackerState, name: str = "wandb") -> str:
-            folder = CellFolder(next(tmp_path.glob("000-*")))
+            folder = records.CellFolder(next(tmp_path.glob("000-*")))
             folder.save_tracking(TrackingRecord({name: state}, 1, ()))
             (line,) = lines_of(tmp_path, "trackers")
             return line

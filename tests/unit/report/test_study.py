@@ -112,9 +112,7 @@ def test_each_epoch_is_drawn_but_the_first_and_the_unfinished(
     assert float(summary(texts)[config.label]["epoch_time_s"]) == pytest.approx(mean)
 
 
-def test_the_summary_has_the_ratio_and_the_serial_fraction(
-    analysis: Analysis, texts: dict[str, str]
-) -> None:
+def test_a_summary_has_ratio_and_serial_fraction(analysis: Analysis, texts: dict[str, str]) -> None:
     pair = next(p for p in analysis.pairs if p.multi.name("model") == "gpt2_tiny")
     row, alone = (summary(texts)[side.label] for side in (pair.multi, pair.single))
     # Karp and Flatt on two devices: 2/S - 1.

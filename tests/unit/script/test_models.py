@@ -35,9 +35,7 @@ def watch(models: Models, model: nn.Module) -> None:
     models.find(torch.optim.SGD(model.parameters(), 0.1))
 
 
-def test_a_model_is_told_of_once_a_call_and_not_its_parts(
-    models: Models, called: list[nn.Module]
-) -> None:
+def test_a_model_is_told_of_once_a_call_and_whole(models: Models, called: list[nn.Module]) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     watch(models, model)
     watch(models, model)

@@ -136,9 +136,7 @@ def test_what_patches_backward_amid_training_takes_no_phase_unsaid(
     assert ("backward" in rank.missing) == is_lost
 
 
-def test_equal_trainings_are_repeats_with_samples_by_seed_and_others_are_not(
-    tmp_path: Path,
-) -> None:
+def test_equal_trainings_are_repeats_with_samples_by_seed_others_are_not(tmp_path: Path) -> None:
     for seed, size in ((1, 8), (2, 8), (2, 8), (2, 4)):
         torch.manual_seed(seed)
         train(tmp_path / "records", size=size)
@@ -300,9 +298,7 @@ def test_what_the_kernel_does_not_tell_is_missing_with_its_reason(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
-    tmp_path: Path,
-) -> None:
+def test_a_step_within_a_compiled_function_is_timed_and_not_traced(tmp_path: Path) -> None:
     ended = []
     for folder in (None, tmp_path / "records"):
         torch.manual_seed(0)
@@ -337,9 +333,7 @@ def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
     assert [n + first for n in range(10, len(untimed)) if untimed[n]] == [46, 51]
 
 
-def test_what_it_does_not_take_is_one_clear_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_it_refuses_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for given, found in ((Net(), "no optimizer"), (3, "int")):
         with pytest.raises(ConfigError, match=f"found {found}; allowed: models and optimizers of"):
             scalewise.monitor(given)

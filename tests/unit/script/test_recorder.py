@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, TensorDataset
 
 from scalewise.records import CellFolder, read_metrics
-from scalewise.script.recorder import MOST_AUDITED, drawn_shard, share_of, steps_before
+from scalewise.script import recorder as recording
+from scalewise.script.recorder import ScriptRecorder, drawn_shard, share_of, steps_before
 from scalewise.script.steps import Losses
 from scalewise.train.recording import MetricsRecorder
 
@@ -58,10 +60,56 @@ def test_what_torchs_sampler_gave_is_listed_without_changing_what_it_gives_next(
     whole = drawn_shard(own, 1, 3)
     assert whole is not None and whole.epoch_complete and [*whole.indices] == first
     # Those that draw by chance, or from too much, are not listed.
-    many: DistributedSampler[Any] = DistributedSampler(range(MOST_AUDITED + 1), 2, 0)  # type: ignore[arg-type]
+    many: DistributedSampler[Any] = DistributedSampler(range(recording.MOST_AUDITED + 1), 2, 0)  # type: ignore[arg-type]
     assert drawn_shard(RandomSampler(range(4)), 0, 4) is None
     assert drawn_shard(many, 0, 4) is None
     assert drawn_shard(None, 0, 4) is None
+
+
+def bare(**parts: Any) -> Any:
+    """A recorder of which only these parts are there."""
+    recorder = ScriptRecorder.__new__(ScriptRecorder)
+    recorder.__dict__.update({"_has_ended": False, "_last": None, **parts})
+    return recorder
+
+
+def test_it_looks_around_at_each_of_the_first_steps_then_where_losses_are_kept() -> None:
+    at, steps = SimpleNamespace(now=0), SimpleNamespace(warmup_steps=2)
+    recorder = bare(losses=Mock(), _background=Mock(), _metrics=SimpleNamespace(every_n_steps=10),
+                    steps=steps, _begins_until=3, _looks_after=0)  # fmt: skip
+    recorder._core_meter, recorder._run_queue = Mock(), Mock()
+    recorder._faults = lambda: looked.append("faults") or ()
+    looked: list[Any] = []
+    for at.now in range(1, 31):
+        if at.now >= recorder._looks_after:
+            looked.append(at.now)
+            recorder._look_around(at.now)
+    assert looked == [1, 2, 3, "faults", 4, 9, 10, 19, 20, 29, 30]
+    assert recorder._core_meter.begin.call_count == 1, "before the last step of warm-up ends"
+    recorder._run_queue.begin.assert_called_once_with(2)
+    assert recorder.losses.end_step.call_count == len(looked) - 1
+
+
+@pytest.mark.parametrize(("uncounted", "told"), [(5, 800), (6, 0)])
+def test_a_heartbeat_tells_samples_where_nearly_all_steps_did(uncounted: int, told: int) -> None:
+    recorder = bare(steps=SimpleNamespace(steps=100, samples=800), _beaten=99, _heartbeat=Mock())
+    recorder.moments = SimpleNamespace(uncounted=uncounted)
+    for _ in range(2):
+        recorder._beat()
+    recorder._heartbeat.beat.assert_called_once_with(100, told)
+
+
+@pytest.mark.parametrize(
+    ("last", "steps", "is_due", "ended", "is_over"),
+    [(None, 10, False, False, False), (10, 9, False, False, False), (10, 9, True, False, True),
+     (10, 10, False, False, True), (None, 3, False, True, True)],
+)  # fmt: skip
+def test_a_script_is_at_its_end_with_its_last_step(
+    last: int | None, steps: int, is_due: bool, ended: bool, is_over: bool
+) -> None:
+    recorder = bare(_last=last, _has_ended=ended, steps=SimpleNamespace(steps=steps))
+    recorder.moments = SimpleNamespace(is_due=is_due)
+    assert recorder.is_at_end is is_over
 
 
 # The loss: what a script calls backward on, of every tenth step.

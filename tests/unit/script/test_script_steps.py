@@ -115,9 +115,7 @@ def test_a_step_is_what_its_moments_make_it_and_counts_its_samples_once(
     assert script.steps == [(*step, False) for step in zip(steps, samples, strict=True)]
 
 
-def test_accumulated_batches_are_one_step_and_undivided_its_end_alone_is_marked(
-    script: Script,
-) -> None:
+def test_accumulated_batches_are_one_step_and_undivided_its_end_is_marked(script: Script) -> None:
     script.timer.clock.divides = False
     for _ in range(3):
         script.forward(samples=16)
@@ -143,9 +141,7 @@ def test_a_step_of_uncounted_samples_is_not_timed_and_the_next_is_counted(script
 
 
 @pytest.mark.parametrize(("calls_itself", "gives_up"), [(False, 0), (False, 1), (True, 1)])
-def test_a_step_after_one_that_was_given_up_is_one(
-    script: Script, calls_itself: bool, gives_up: int
-) -> None:
+def test_a_step_after_a_lost_one_is_one(script: Script, calls_itself: bool, gives_up: int) -> None:
     for number in range(4):
         script.forward()
         script.backward()

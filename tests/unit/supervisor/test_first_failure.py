@@ -9,24 +9,11 @@ from typing import Any
 import pytest
 
 from fakes.recorded import rank_summary
+from scalewise import records
 from scalewise.config import ConfigError, ending_of
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    Ending,
-    HeartbeatWriter,
-    PlannedCell,
-    SweepFolder,
-    SweepPlan,
-)
+from scalewise.records import CellFolder, DeviceInfo, Ending, HeartbeatWriter, SweepFolder
 from scalewise.supervisor import failures
-from scalewise.supervisor.failures import (
-    asked_for_torchrun,
-    first_failure,
-    last_lines,
-    name_absent,
-    name_script_end,
-)
+from scalewise.supervisor.failures import asked_for_torchrun, first_failure, last_lines, name_absent
 from scalewise.supervisor.ranks import RankProcess
 from scalewise.train.length import TooLateError
 
@@ -245,11 +232,11 @@ OWN = ("+script.command='python mine.py 1'",)
 def script(tmp_path: Path) -> CellFolder:
     """Of the first of three runs, two on one device."""
     cells = tuple(
-        PlannedCell(name, "config", name, OWN, repeat, devices)
+        records.PlannedCell(name, "config", name, OWN, repeat, devices)
         for repeat, (name, devices) in enumerate([("mine", 1), ("wide", 2), ("other", 1)])
     )
     sweep = SweepFolder(tmp_path)
-    sweep.save_plan(SweepPlan(0.0, (), 0, cells))
+    sweep.save_plan(records.SweepPlan(0.0, (), 0, cells))
     return sweep.cell("mine")
 
 
@@ -262,7 +249,7 @@ def named(
     job: Any = SimpleNamespace(world_size=world_size, settings=SimpleNamespace(script=["of=RANK"]))
     processes = [RankProcess(0, 1, ending.exit_code), RankProcess(1, 2, 0)][:world_size]
     ranks: Any = SimpleNamespace(processes=processes, as_torchrun=again)
-    return name_script_end(ending, job, script, ranks)
+    return failures.name_script_end(ending, job, script, ranks)
 
 
 @pytest.mark.parametrize(

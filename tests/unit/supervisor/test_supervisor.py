@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,11 +13,12 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 from unittest.mock import Mock
 
+import psutil
 import pytest
 
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.settings import SETTINGS, SLOT, job_in
-from scalewise.host import host_id
+from scalewise.host import ENV_SUPERVISOR, end_orphans, host_id
 from scalewise.records import (
     Cause,
     CellFolder,
@@ -87,6 +89,19 @@ def test_the_line_that_raised_is_told_but_of_what_was_refused(
     assert source_line(attempt) == ("x.y" if RAISED in log and at else "")
     assert begun == [RunningAttempt(1, supervisor.started_at, (SLOT,))]
     assert supervisor.folder.find_running_attempt() is None
+
+
+def test_what_a_supervisor_left_is_ended_wherever_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked = subprocess.Popen(["sleep", "60"], env={ENV_SUPERVISOR: "1234567"})
+    leads = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    # Whatever goes wrong here, nobody else's process is looked at.
+    ours = [psutil.Process(one.pid) for one in (marked, leads)]
+    monkeypatch.setattr(psutil, "process_iter", lambda: ours)
+    end_orphans(1234567)
+    marked.wait(5)
+    assert leads.poll() is None, "it is nobody's here"
+    end_orphans(leads.pid)
+    leads.wait(5)
 
 
 @pytest.mark.parametrize(

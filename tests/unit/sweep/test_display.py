@@ -11,17 +11,9 @@ import pytest
 from rich.console import Console
 
 from scalewise.records import Ending, State
-from scalewise.sweep import make_display
+from scalewise.sweep import make_display, status_view
 from scalewise.sweep.status import CellStatus, Durations, SweepStatus
-from scalewise.sweep.status_view import (
-    Display,
-    _readings,
-    _short,
-    counts,
-    duration,
-    estimate_line,
-    left_words,
-)
+from scalewise.sweep.status_view import Display, _readings, _short, counts, duration, left_words
 
 LONG = "gpt2_tiny-fineweb_edu-heterogeneous8-r0-39b17f4d"
 
@@ -56,11 +48,14 @@ def test_a_line_says_what_starts_and_ends_and_why_a_cell_failed_whole(
     display.started("mlp-single-r0-00000001 (lr=0.2)", 2)
     display.ended("mlp-single-r0-00000001 (lr=0.2)", Ending("done", elapsed_s=2.0), 1234.0)
     display.ended("mlp-single-r1", Ending("failed", "oom", why, elapsed_s=2.0))
+    for message in ("", "by hand"):
+        display.ended("mlp-single-r2", Ending("done", message=message))
     assert (max(map(len, said.getvalue().splitlines())) <= 80) == is_terminal
     assert said.getvalue().replace(f"\n{' ' * 9}", " ").splitlines() == [
         "start    mlp-single-r0-00000001 (lr=0.2) on 2 devices",
         "done     mlp-single-r0-00000001 (lr=0.2) in 2.0 s, 1,234 samples/s",
         f"failed   mlp-single-r1 in 2.0 s: {why.strip()}",
+        *(f"done     mlp-single-r2: {told}" for told in ("was done before", "by hand")),
     ]
 
 
@@ -162,7 +157,7 @@ def test_a_line_in_a_pipe_fits_80_columns_with_the_step_of_the_only_cell_where_t
 def test_cells_that_ended_without_a_result_are_counted() -> None:
     ends: dict[State, str] = {"done": "ended", "failed": "ended; 2 without a result"}
     for state, said in ends.items():
-        assert estimate_line(replace(sweep(), cells=(cell(state),) * 2)) == said
+        assert status_view.estimate_line(replace(sweep(), cells=(cell(state),) * 2)) == said
 
 
 # Times until the end of a sweep.

@@ -16,19 +16,12 @@ from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.gpu import HostMismatch
 from scalewise.host import SOURCE_SHA256, identity, running_code
 from scalewise.records import PROTOCOL, CellFolder, PlannedCell, SweepFolder, SweepPlan
-from scalewise.sweep import Cell
+from scalewise.sweep import Cell, resume
 from scalewise.sweep.compose import Composer
 from scalewise.sweep.plan import plan, request
 from scalewise.sweep.preflight import Cluster, ThisHost
 from scalewise.sweep.preview import preview
-from scalewise.sweep.resume import (
-    Selection,
-    check_options,
-    differing,
-    planned_repeats,
-    refuse_mixing,
-    select,
-)
+from scalewise.sweep.resume import Selection, differing, planned_repeats, refuse_mixing, select
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +41,7 @@ def composer() -> Composer:
         ("batch_size=7", "+model.note=${batch_size}", "~seed", "++model={width: 8}"),
     ],
 )
-def test_a_job_is_composed_as_hydra_composes_it(
-    composer: Composer, overrides: tuple[str, ...]
-) -> None:
+def test_a_job_is_composed_as_hydra_does_it(composer: Composer, overrides: tuple[str, ...]) -> None:
     expected = resolve(composer.compose(overrides))
     assert composer.plain(overrides, 0) == expected
     assert composer.plain(overrides, 1) == expected, "an earlier job must not show in a later one"
@@ -211,7 +202,7 @@ def test_a_new_sweep_has_nothing_to_run_again() -> None:
     for key, value in (("rerun", "failed"), ("extend", 2)):
         given: dict[str, Any] = {key: value}
         with pytest.raises(ConfigError, match=rf"^sweep\.{key}: found {value!r} without sweep.res"):
-            check_options(SweepConfig(**given))
+            resume.check_options(SweepConfig(**given))
 
 
 def test_what_an_earlier_version_asked_of_a_script_is_resumed(tmp_path: Path) -> None:
@@ -252,9 +243,7 @@ def mixed(elsewhere: SweepFolder, *overrides: str) -> list[str]:
     return refuse_mixing(elsewhere, selection.cells, selection.rerun_ids, {HERE})
 
 
-def test_what_a_command_names_runs_again_and_the_rest_is_only_mentioned(
-    elsewhere: SweepFolder,
-) -> None:
+def test_what_a_command_names_runs_again_and_the_rest_is_mentioned(elsewhere: SweepFolder) -> None:
     assert mixed(elsewhere, "seed=1", "sweep.rerun=all") == [f"{MIXED} (in 2 cells)"]
     with pytest.raises(ConfigError, match=rf"{DIFFERENT} \(in 4 cells\)"):
         mixed(elsewhere, "seed=3")
@@ -315,9 +304,7 @@ def test_results_of_other_own_code_are_not_mixed_silently(
     assert refuse_mixing(elsewhere, twice("seed=3"), (), {THERE}) == [], "nothing of it is added"
 
 
-def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
-    elsewhere: SweepFolder, module: Path
-) -> None:
+def test_a_resumed_sweep_says_what_is_of_older_code(elsewhere: SweepFolder, module: Path) -> None:
     """With nothing to run nothing is mixed, and "was done before" told of no change."""
     own = asked("repeats=2", *OWN)
     # Under the names of those that are done.

@@ -98,9 +98,7 @@ def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> No
     assert explain(raised.value).startswith(f"{folder.lock_path}: ")
 
 
-def test_full_disks_keep_nobody_from_a_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_nobody_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(os, "pwrite", Mock(side_effect=full))
     with lock_folder(SweepFolder(tmp_path)):

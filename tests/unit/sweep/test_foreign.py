@@ -9,23 +9,16 @@ import pytest
 
 from fakes.nvml.fixture import FakeNvml
 from fakes.nvml.scenario import Scenario
+from scalewise import records
 from scalewise.config import SweepConfig
 from scalewise.gpu import Leases, Occupancy
 from scalewise.gpu.leases import occupants, read_gpus
 from scalewise.host import Colocation, FileLock
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    DeviceProcess,
-    DeviceSample,
-    DeviceSeriesWriter,
-    Ending,
-    SampledDevice,
-)
+from scalewise.records import DeviceProcess, DeviceSample, DeviceSeriesWriter, Ending, SampledDevice
 from scalewise.supervisor.others import foreign_processes
 from scalewise.sweep.local_executor import DeviceWait
 
-GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))
+GPUS = tuple(records.DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))
 BUSY = DeviceSample("GPU-0", processes=(DeviceProcess(4711, 900.0),))
 FREE = DeviceSample("GPU-1", processes=(), memory_used_mib=600.0)
 
@@ -146,7 +139,7 @@ def test_another_sweep_is_waited_for_without_end(gpus: Gpus) -> None:
 
 
 def test_who_else_computed_beside_a_cell_is_in_its_record(tmp_path: Path) -> None:
-    folder = CellFolder(tmp_path)
+    folder = records.CellFolder(tmp_path)
     device = SampledDevice("GPU-0", 0, "a GPU")
     writer = DeviceSeriesWriter(folder.device_series_path("h"), "h", "nvml", 1.0, (device,))
     for pids in ((10,), (10, 4711), (10, 4711, 4712)):

@@ -94,9 +94,7 @@ def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
         os.close(ended)
 
 
-def test_a_fork_has_its_locks_which_its_server_does_not_keep_and_outlives_it(
-    tmp_path: Path,
-) -> None:
+def test_a_fork_has_its_locks_which_its_server_lets_go_and_outlives_it(tmp_path: Path) -> None:
     become_subreaper()  # as every sweep is
     lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert lock.try_acquire()
@@ -180,9 +178,7 @@ def stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("stands_in")
-def test_each_round_has_a_server_of_its_own_and_so_has_what_follows_another_kind(
-    tmp_path: Path,
-) -> None:
+def test_each_round_has_a_server_of_its_own_and_so_has_each_other_kind(tmp_path: Path) -> None:
     executor = _admitting(tmp_path, 3, "repeats=4")
     first: Any = executor._server_of(0, ())
     assert first.lean and executor._server_of(0, ()) is first
@@ -259,9 +255,7 @@ print(fork_hindrance(os.environ))
 """
 
 
-def test_a_process_that_read_another_environment_or_touched_a_gpu_is_not_forked(
-    tmp_path: Path,
-) -> None:
+def test_who_read_another_environment_or_touched_a_gpu_is_not_forked(tmp_path: Path) -> None:
     said = subprocess.run(
         [sys.executable, "-c", _IN_ONE_THREAD],
         cwd=tmp_path, env={**os.environ, "MALLOC_ARENA_MAX": "2"}, text=True, check=True,

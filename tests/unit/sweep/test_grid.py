@@ -60,8 +60,6 @@ def test_grids_are_texts(given: Any) -> None:
         ("a=range(5,1) b=1,2", "a: found 0 values "),
     ],
 )
-def test_more_than_a_sweep_may_have_is_refused_before_it_is_multiplied_out(
-    typed: str, refused: str
-) -> None:
+def test_more_than_a_sweep_may_have_is_refused_unmultiplied(typed: str, refused: str) -> None:
     with pytest.raises(ConfigError, match=f"^{refused}"):
         jobs(typed)

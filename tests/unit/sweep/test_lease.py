@@ -41,9 +41,7 @@ def test_shares_of_the_same_cores_exclude_one_another() -> None:
     assert theirs.try_lease(whole, 1) is not None
 
 
-def test_a_cpu_device_is_the_same_share_for_one_rank_and_for_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cpu_device_is_the_same_share_for_one_and_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases_module, "usable_cores", lambda: (2, 3, 5, 7, 8))
     assert [slot.cores for slot in discover(HardwareConfig("cpu", "cpu")).slots] == [(2, 3), (5, 7)]
     with pytest.raises(HostMismatch, match=r"hardware\.cores_per_device: found 6; allowed: 1 to 5"):
@@ -128,9 +126,7 @@ def mixed() -> Scenario:
     return scenario
 
 
-def test_each_kind_of_gpu_is_found_by_its_profile_and_what_it_leaves_out_is_told(
-    fake_nvml: FakeNvml,
-) -> None:
+def test_each_kind_of_gpu_is_found_by_its_profile_and_the_rest_is_told(fake_nvml: FakeNvml) -> None:
     fake_nvml(mixed())
     cells, here = [asked(f"hardware={gpu}").cell for gpu in ("h100", "a10g")], ThisHost()
     hosts = [here.of(cell.hardware) for cell in cells]

@@ -13,16 +13,9 @@ from rich.console import Console
 
 from fakes.requests import asked
 from fakes.settings import job_in
+from scalewise import records
 from scalewise.gpu import Host, Lease, Leases, Occupancy
-from scalewise.records import (
-    Cause,
-    CellFolder,
-    DeviceInfo,
-    DeviceProcess,
-    DeviceSample,
-    Ending,
-    RunningAttempt,
-)
+from scalewise.records import Cause, CellFolder, DeviceProcess, DeviceSample, Ending, RunningAttempt
 from scalewise.supervisor import to_line
 from scalewise.sweep import (
     Engine,
@@ -37,7 +30,7 @@ from scalewise.sweep.plan import Request, plan
 from scalewise.sweep.status import StatusReader
 from scalewise.sweep.status_view import Display
 
-GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
+GPUS = tuple(records.DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
 
 
 @dataclass

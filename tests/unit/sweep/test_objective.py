@@ -36,9 +36,7 @@ def ended(tmp_path: Path, *summaries: RankSummary, **fed: int | None) -> CellFol
     return folder
 
 
-def test_the_objective_is_of_all_ranks_and_one_that_was_not_measured_is_said_once(
-    tmp_path: Path,
-) -> None:
+def test_the_objective_is_of_all_ranks_and_one_not_measured_is_said_once(tmp_path: Path) -> None:
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
     _, objective, _ = measure_objective(folder, "id", "train_loss", was_reported=False)
     assert objective == 1.75
@@ -50,6 +48,9 @@ def test_the_objective_is_of_all_ranks_and_one_that_was_not_measured_is_said_onc
     RecordedCell(done, steps=100).succeed()
     _, *both = measure_objective(done, "id-done", "global_samples_per_s", was_reported=True)
     assert both == [pytest.approx(320.0)] * 2
+    for was_reported, shown in ((False, pytest.approx(320.0)), (True, None)):
+        _, *both = measure_objective(done, "id-done", "val_accuracy", was_reported=was_reported)
+        assert both == [0.9, shown]
 
 
 @pytest.mark.parametrize("objective", ["train_loss", "f1", "global_samples_per_s"])
@@ -69,6 +70,7 @@ def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
     told = {"largest_step_samples": largest, "usual_step_samples": usual}
     result = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0), **told).load_result()
     assert (result.per_device_batch_size, result.global_batch_size) == sizes
+    assert result.models == 1
     assert result.elapsed_s == pytest.approx(70, abs=10), "not by the time of day, from 1970 on"
 
 

@@ -9,14 +9,8 @@ import pytest
 
 from fakes.kept_sweep import RESULTS
 from fakes.requests import asked
-from scalewise.config import (
-    ConfigError,
-    FsdpConfig,
-    Link,
-    RehearsalConfig,
-    RehearseConfig,
-    rehearsed,
-)
+from scalewise import config
+from scalewise.config import ConfigError, Link, RehearsalConfig, RehearseConfig, rehearsed
 from scalewise.sweep import memory_advice
 from scalewise.sweep.auto import rehearse_absent
 from scalewise.sweep.plan import Request, make_cell, settle_repeats
@@ -47,7 +41,7 @@ def test_what_the_host_lacks_is_rehearsed_over_the_link_of_its_gpus() -> None:
 
 def test_fsdp_is_rehearsed_as_what_was_asked_for_and_told_from_ddp() -> None:
     (own,) = settled("devices=4", "rehearse=auto", "strategy=fsdp", "strategy.sharding=grad_op")
-    assert isinstance(own, FsdpConfig)
+    assert isinstance(own, config.FsdpConfig)
     assert (own.devices, own.ranks, own.sharding) == (1, 4, "grad_op")
     assert own.name == "fsdp4_rehearsed_nvlink_h200"
     (ddp,) = settled("devices=4", "rehearse=auto")
@@ -64,6 +58,13 @@ def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> Non
     assert "rehearse" not in one.plain
 
 
+@pytest.mark.parametrize("words", [("devices=1", "rehearse=auto"), ("devices=8",)])
+def test_where_nobody_knows_the_host_only_a_rehearsal_is_refused(words: tuple[str, ...]) -> None:
+    assert settled(*words, here=None) == []
+    with pytest.raises(ConfigError, match="on hosts that are not known yet"):
+        settled("devices=8", "rehearse=auto", here=None)
+
+
 def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
     words = ("experiment=script", "script.command=python s.py", "devices=8", "rehearse=auto")
     told = settings_of(rehearsal_of(*words).cell, 1)
@@ -73,9 +74,7 @@ def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "advised"), [("ddp", True), ("fsdp", False)])
-def test_whose_rehearsed_model_does_not_fit_is_told_to_divide_it(
-    strategy: str, advised: bool
-) -> None:
+def test_who_rehearses_too_large_a_model_is_told_to_divide_it(strategy: str, advised: bool) -> None:
     one = rehearsal_of("devices=8", "rehearse=auto", f"strategy={strategy}")
     assert ("strategy=fsdp" in memory_advice(one.cell, 1)) is advised
 

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -20,7 +23,7 @@ from scalewise.host import CLASS_FILES
 from scalewise.records import Cause, Ending, HeartbeatWriter, RunningAttempt, SweepFolder
 from scalewise.sweep import status_view, way_to_finish
 from scalewise.sweep.resume import lock_folder
-from scalewise.sweep.status import CellStatus, StatusReader
+from scalewise.sweep.status import CellStatus, StatusReader, with_progress
 from scalewise.sweep.status_view import estimate_line, render
 
 
@@ -65,9 +68,7 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     assert stopped.message.endswith("the one before: rank 1 ran out of memory")
 
 
-def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(
-    sweep: SweepFolder,
-) -> None:
+def test_a_running_cell_tells_step_rate_and_time_left_a_sweep_of_all(sweep: SweepFolder) -> None:
     """30 s by heartbeats, and one cell of another configuration as long as the one done, 10 s."""
     status = StatusReader(sweep.path).read()
     cell = status.cells[2]
@@ -79,6 +80,37 @@ def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_
     assert "left: ends about " in estimate_line(status)
     sweep.cell("running").heartbeat_path(1).unlink()
     assert states(sweep)["running"].step == 0, "one of its ranks has not begun"
+
+
+@pytest.mark.parametrize(
+    ("beats", "total", "elapsed_s", "told"),
+    [
+        ([(10, 160), (12, 190)], 20, 0.5, (10, 20, 700.0, 0.5)),  # the slowest says how far it is
+        ([(0, 0), (0, 0)], 20, 0.5, (0, 20, None, None)),
+        ([(10, 0), (10, 0)], -1, 4.0, (10, None, None, None)),
+        ([(1, 16), (1, 16)], 2, 0.0, (1, 2, None, 0.0)),
+        ([(30, 480), (30, 480)], 20, 3.0, (30, 20, 320.0, 0.0)),
+        ([(10, 160)], 20, 3.0, (0, None, None, None)),  # the other has not begun
+    ],
+)
+def test_heartbeats_tell_step_rate_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, beats: Any, total: int, elapsed_s: float, told: Any
+) -> None:
+    found = [SimpleNamespace(step=step, samples=samples, started_at=5.0, time=5.0 + elapsed_s,
+                             total_steps=total) for step, samples in beats]  # fmt: skip
+    left = iter([*found, None])
+    monkeypatch.setattr("scalewise.sweep.status.read_heartbeat", lambda _: next(left))
+    cell = CellStatus("a", "a", "c", Ending("running"), 2)
+    seen = with_progress(cell, Mock())
+    assert (seen.step, seen.total_steps, seen.global_samples_per_s, seen.seconds_left) == told
+
+
+def test_only_cells_that_changed_are_read_again(sweep: SweepFolder) -> None:
+    reader = StatusReader(sweep.path)
+    reader.read()
+    RecordedCell(sweep.cell("waiting"), steps=100).succeed()
+    counts = [reader.read(changed=ids).count().get("done") for ids in ((), ("id-waiting",))]
+    assert counts == [1, 2]
 
 
 def test_the_command_prints_a_table_and_json(
@@ -214,7 +246,7 @@ def test_a_cell_whose_records_are_damaged_is_interrupted(
 ) -> None:
     spoil(sweep)
     cell = states(sweep)[name]
-    assert (cell.state, cell.step) == ("interrupted", step)
+    assert (cell.state, cell.step, cell.elapsed_s) == ("interrupted", step, None)
     assert why in cell.ending.message
 
 

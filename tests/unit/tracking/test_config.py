@@ -10,6 +10,7 @@ import yaml
 from fakes.requests import asked
 from scalewise.config import TrackingConfig, default_project
 from scalewise.records import build
+from scalewise.tracking.tracker import tracking_of
 from scalewise.tracking.wandb import logged_in, resolve_mode
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
@@ -39,6 +40,8 @@ def test_a_project_is_called_as_the_folder_or_as_wandb_is_told(
     assert default_project() == "theirs"
     assert asked().plain["tracking"]["project"]
     assert asked("tracking.project=mine").cell.tracking.project == "mine"
+    assert tracking_of({"tracking": {"project": "kept"}}).project == "kept"
+    assert tracking_of({}).trackers == ("trackio", "wandb"), "a script may have recorded none"
 
 
 # Which mode WandB runs in.

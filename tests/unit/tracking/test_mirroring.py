@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import Mock
+from typing import Any, cast
+from unittest.mock import Mock, call
 
 import pytest
 
 from fakes.recorded import RecordedCell, plan_sweep
 from scalewise.records import Alert, PlannedCell, SweepFolder, SweepPlan, TrackerState
-from scalewise.tracking import answer, trackio
+from scalewise.tracking import answer, trackio, wandb
 from scalewise.tracking.mirror import SweepMirror, open_tracker
 from scalewise.tracking.tracker import (
     Row,
@@ -23,6 +23,7 @@ from scalewise.tracking.tracker import (
     Tracker,
     TrackerError,
     TrackerRun,
+    server_answers,
 )
 
 
@@ -123,9 +124,13 @@ def test_all_of_a_cell_arrives(bench: Bench) -> None:
     assert (bench.finish(mirror), bench.said) == (0, [])
     run = bench.trackers["wandb"].runs["alpha"]
     assert len(run.rows) + 1 == cell.expected_rows()
-    assert run.summary.values["summary/global_samples_per_s"] == pytest.approx(320)
-    assert run.summary.values["summary/parameters_total"] == 54403
-    assert "summary/train_loss" not in run.summary.values  # not finite, so missing
+    told = {name.removeprefix("summary/"): value for name, value in run.summary.values.items()}
+    assert told == {  # the loss is not finite, so missing
+        "global_samples_per_s": pytest.approx(320), "parameters_total": 54403,
+        "parameters_trainable": 54403, "world_size": 2, "global_batch_size": 32,
+        "per_device_batch_size": 16, "samples_fed": 1920, "steps_completed": 60,
+        "duration_s": pytest.approx(6), "peak_allocated_mib": 101, "peak_rss_mib": 500,
+    }  # fmt: skip
     began = time.strftime("%m-%d %H:%M", time.localtime(bench.sweep.load_plan().created_at))
     assert (run.info.name, run.info.group) == (f"alpha {began}", f"{began} alpha,beta")
     assert run.info.tags == ("medium", "tabular", "ddp", "fp32", "strong scaling")
@@ -143,6 +148,31 @@ def test_a_tracker_that_does_not_take_the_answer_is_named_and_the_next_is_asked(
     assert answer.main() == 1
     first, second = capsys.readouterr().err.splitlines()
     assert "trackio: no server (" in first and "wandb: OSError: it is full (" in second
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ((0, b"wandb: noise\nscalewise: see the page\n"), ["see the page"]),
+        ((1, b"noise\nscalewise: trackio: full\nnoise\n"), ["trackio: full"]),
+        ((1, b"Traceback\nValueError: 7\n"), ["the answer was not handed over: ValueError: 7"]),
+        ((-9, b""), ["the answer was not handed over: its process ended with -9"]),
+        (None, ["the answer was not handed over within 90 s"]),
+    ],
+)
+def test_an_answer_that_is_not_handed_over_is_said_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, ended: tuple[int, bytes] | None, said: list[str]
+) -> None:
+    def run(*_: Any, timeout: float, **__: Any) -> Any:
+        if ended is None:
+            raise answer.subprocess.TimeoutExpired("answer", timeout)
+        return SimpleNamespace(returncode=ended[0], stderr=ended[1])
+
+    heard: list[str] = []
+    monkeypatch.setattr(answer.subprocess, "run", run)
+    monkeypatch.setattr(answer, "say", heard.append)
+    assert answer.hand_over_answer(Path("sweep")) is (ended is not None and ended[0] == 0)
+    assert [one.removeprefix("tracking: ") for one in heard] == said
 
 
 @pytest.mark.parametrize("call", ["start", "metrics", "system", "finish"])
@@ -339,3 +369,87 @@ def test_trackio_gets_every_row_once_in_pieces(monkeypatch: pytest.MonkeyPatch) 
     told = [(row["step"], row["log_id"], row["config"]) for row in (*metrics, last)]
     assert told == [(1, "r:1", {"a": 1}), (2, "r:2", None), (4, "r:4", None)]
     assert (warned["alert_id"], warned["title"], warned["level"]) == ("r:3", alert.title, "error")
+
+
+def wandb_run(**options: Any) -> tuple[Mock, wandb.WandbRun]:
+    """What WandB's own run is told, and our side of it."""
+    run = Mock(url="https://wandb/p/r", path="e/p/r")
+    run.settings.sync_file = "/sweep/wandb/offline-run-r/run-r.wandb"
+    return run, wandb.WandbRun(run, **{"mode": "online", **options})
+
+
+def test_wandb_gets_each_series_on_its_own_axis_and_how_it_ended() -> None:
+    alert = Alert(1.0, "error", "ecc", "GPU-0", "GPU 0: memory errors", "1 of them")
+    run, ours = wandb_run()
+    ours.log([
+        Row("metrics", "1", 5.0, 3, {"loss": 1.0}), Row("system", "2", 6.0, 0, {"power_w": 9.0}),
+        Row("alert", "3", 6.5, 3, {}, alert), Row("metrics", "4", 7.0, 2, {"loss": 0.5}),
+    ])  # fmt: skip
+    assert run.define_metric.call_args_list == [
+        call("step", hidden=True), call("loss", step_metric="step"),
+        call("gpu/time", hidden=True), call("power_w", step_metric="gpu/time"),
+    ]  # fmt: skip
+    run.alert.assert_called_once_with(alert.title, alert.text, "ERROR", wait_duration=0.001)
+    for state, status in (("finished", 0), ("failed", 1)):
+        ours.finish(RunSummary(cast(Any, state), {"summary/x": 2.0} if status else {}, {}))
+        run.finish.assert_called_with(exit_code=status)
+    logged = [one.args[0] for one in run.log.call_args_list]
+    assert logged.pop().items() >= {"summary/x": 2.0, "step": 3.0}.items()
+    assert logged == [
+        {"loss": 1.0, "step": 3.0, "_timestamp": 5.0},
+        {"power_w": 9.0, "gpu/time": 6.0, "_timestamp": 6.0},
+        {"loss": 0.5, "step": 2.0, "_timestamp": 7.0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "last_rows", "found", "slept", "location"),
+    [
+        ({}, (1, 1), 2, 0, "https://wandb/p/r"),
+        ({}, (-1, 0, 1), 2, 2, "https://wandb/p/r"),
+        ({}, (0,), 1, 50, "https://wandb/p/r"),  # lost: nobody waits longer than 10 s
+        ({"mode": "offline"}, (), None, 0, "/sweep/wandb/offline-run-r"),
+        ({"mode": "offline", "away": True}, (), "cannot be reached", 0, None),
+    ],
+)
+def test_wandbs_server_is_asked_until_it_has_the_rows(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], last_rows: tuple[int, ...],
+    found: Any, slept: int, location: str | None,
+) -> None:  # fmt: skip
+    waits, told = list[float](), list(last_rows)
+    monkeypatch.setattr(wandb, "now", lambda: round(sum(waits), 3))
+    monkeypatch.setattr(wandb, "sleep", waits.append)
+    server = Mock()
+    server.run.side_effect = lambda path: SimpleNamespace(
+        lastHistoryStep=told.pop(0) if len(told) > 1 else told[0]
+    )
+    monkeypatch.setattr(wandb.wandb, "Api", lambda timeout: server)
+    _, ours = wandb_run(**options)
+    ours.log([Row("metrics", str(i), 0.0, i, {"x": 1.0}) for i in range(2)])
+    if isinstance(found, str):
+        with pytest.raises(TrackerError, match=found):
+            ours.read_back()
+    else:
+        assert (ours.read_back(), len(waits), ours.location) == (found, slept, location)
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "asked"),
+    [
+        ("http://own.org", None, ("own.org", 80)),
+        ("https://own.org/path", None, ("own.org", 443)),
+        ("http://own.org:8080", None, ("own.org", 8080)),
+        ("https://own.org", "https_proxy", None),
+    ],
+)
+def test_a_server_is_asked_at_its_port_and_behind_a_proxy_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, url: str, proxy: str | None, asked: Any
+) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    if proxy is not None:
+        monkeypatch.setenv(proxy, "http://proxy:3128")
+    listens = Mock(return_value=False)
+    monkeypatch.setattr("scalewise.tracking.tracker.listens", listens)
+    assert server_answers(url, 1.0) is (proxy is not None)
+    assert [one.args[:2] for one in listens.call_args_list] == ([] if asked is None else [asked])

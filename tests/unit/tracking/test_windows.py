@@ -178,6 +178,9 @@ def test_the_plain_name_is_the_mean_and_each_rank_has_its_own(tmp_path: Path) ->
         assert by_name["rank_1/train_loss"][step] == own[1]
         assert by_name["train_loss"][step] == pytest.approx(sum(own) / 2)
     assert len({one.id for one in found}) == len(found) == 6
+    progress = [{n: v for n, v in one.values.items() if "progress" in n} for one in found]
+    assert [bool(one) for one in progress] == ["rank_0/train_loss" in one.values for one in found]
+    assert {"progress/epoch": 0.0, "progress/samples": 320.0} in progress
 
 
 def test_what_is_left_is_read_in_pieces_to_the_end_of_the_longest_series(
@@ -285,9 +288,7 @@ def test_gpus_are_named_by_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("others", [[DeviceSample("d1")], []])
-def test_a_gpu_that_was_not_read_or_vanished_leaves_no_total(
-    tmp_path: Path, others: list[DeviceSample]
-) -> None:
+def test_an_unread_or_lost_gpu_leaves_no_total(tmp_path: Path, others: list[DeviceSample]) -> None:
     known = DeviceSample("d0", memory_used_mib=1000)
     ((_, values),) = rows(tmp_path, "nvml", [(10.0, [known, *others])])
     assert values == {"gpu/2/memory_used_mib": 1000, "gpu_2_memory": 1000}
@@ -310,10 +311,10 @@ def test_fast_samples_are_thinned(tmp_path: Path) -> None:
 
 
 def test_hosts_are_told_apart(tmp_path: Path) -> None:
-    sample = [DeviceSample(f"d{i}", power_w=1 + i, utilization_percent=0) for i in range(2)]
+    sample = [DeviceSample(f"d{i}", power_w=(1 + i) / 4, utilization_percent=0) for i in range(2)]
     ((_, values),) = rows(tmp_path, "nvml", [(1.0, sample)], label="beef-")
     assert values == {
-        "gpu/beef-2/power_w": 1, "gpu/beef-3/power_w": 2, "gpus_beef/total_power_w": 3,
+        "gpu/beef-2/power_w": 0.25, "gpu/beef-3/power_w": 0.5, "gpus_beef/total_power_w": 0.75,
         "gpus_beef/power_cv_percent": pytest.approx(100 / 3), "gpu_avg_utilization_beef": 0,
         "gpu/beef-2/utilization_percent": 0, "gpu/beef-3/utilization_percent": 0,
         "gpus_beef/mean_utilization_percent": 0,

@@ -43,9 +43,7 @@ def test_it_rests_three_times_as_long_as_each_piece_took() -> None:
     assert rests == pytest.approx([3 * PIECE_S] * 3, rel=0.2)
 
 
-def test_it_does_not_rest_while_training_waits_for_the_records(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_rests_not_while_training_waits_for_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_REST", 60 / PIECE_S)
     pieces = Pieces()
     drain = BackgroundDrain([pieces], interval_s=0.001)
@@ -68,9 +66,7 @@ def test_what_a_piece_or_a_look_raises_reaches_training(of_look: bool) -> None:
     drain.abandon()
 
 
-def test_the_recording_thread_has_the_ranks_device_as_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_recording_thread_has_the_device_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     # A new thread's current device is 0: on any other rank that opens a second context.
     chosen: list[tuple[torch.device, str]] = []
     monkeypatch.setattr(

@@ -16,12 +16,7 @@ from scalewise.config import LoaderConfig
 from scalewise.datasets.contract import TensorPairs
 from scalewise.records import CellFolder, read_shard
 from scalewise.train import data
-from scalewise.train.data import (
-    DevicePrefetchLoader,
-    GlobalBatchSampler,
-    ShardBatchSampler,
-    make_loader,
-)
+from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
 from scalewise.train.recording import BatchSizes
 from scalewise.train.recording.shards import ShardRecorder, _Listening
 from scalewise.train.recording.step_timer import count_samples, loss_of
@@ -44,9 +39,7 @@ def batches(sizes: tuple[int, ...], epoch: int) -> list[list[list[int]]]:
 @pytest.mark.parametrize(
     ("sizes", "epoch"), [((6, 6), 0), ((4,) * 3, 5), ((1,) * 12, 1), ((7, 3, 2), 0)]
 )
-def test_the_ranks_batches_together_are_the_single_devices_batch(
-    sizes: tuple[int, ...], epoch: int
-) -> None:
+def test_the_ranks_batches_are_the_single_devices_batch(sizes: tuple[int, ...], epoch: int) -> None:
     (alone,) = batches((BATCH,), epoch)
     shares = batches(sizes, epoch)
     assert [[i for rank in step for i in rank] for step in zip(*shares, strict=True)] == alone
@@ -159,7 +152,7 @@ def test_what_is_copied_ahead_comes_in_order_to_the_last_batch(
     monkeypatch.setattr(data, "torch", SimpleNamespace(**as_on_gpu))
     monkeypatch.setattr(data, "on_stream", lambda _: nullcontext())
     monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
-    fed = DevicePrefetchLoader(ahead, torch.arange(10), 2)  # type: ignore[arg-type]
+    fed = data.DevicePrefetchLoader(ahead, torch.arange(10), 2)  # type: ignore[arg-type]
     assert [batch.tolist() for batch in fed] == [[n, n + 1] for n in range(0, 10, 2)]
     assert events.index("used") == min(ahead + 1, 5), "so many are under way beside it"
 

@@ -91,9 +91,7 @@ def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     records.end()
 
 
-def test_of_several_hosts_each_samples_its_own_ranks_and_the_first_tells_of_itself(
-    tmp_path: Path,
-) -> None:
+def test_of_several_hosts_each_samples_its_ranks_and_one_tells_of_itself(tmp_path: Path) -> None:
     folder, devices = CellFolder(tmp_path / "mine"), [DeviceInfo("cpu", f"CPU {r}") for r in (0, 1)]
     first, second = (FitRecords(folder, rank) for rank in (0, 1))
     first.tell_host([0], devices)

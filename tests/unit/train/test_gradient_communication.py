@@ -108,6 +108,7 @@ def test_a_pass_that_reduces_nothing_is_neither_marked_nor_counted(group: None) 
         watched.backward()
         assert watched.told
     assert watched.sent(3)[0] == 1.0
+    assert watched.watch.record(0) is None, "no step was timed"
 
 
 @pytest.mark.parametrize(
@@ -132,9 +133,7 @@ def test_what_cannot_be_seen_says_why(
 
 
 @pytest.mark.parametrize("hook", [None, HALF])
-def test_gradients_that_pass_ddp_by_are_counted_as_nothing_sent(
-    group: None, hook: GradientHook | None
-) -> None:
+def test_gradients_past_ddp_count_as_nothing_sent(group: None, hook: GradientHook | None) -> None:
     watched = Watched(nn.Linear(4, 3), hook=hook)
     torch.autograd.grad(watched.model(torch.ones(2, 4)).sum(), [*watched.network.parameters()])
     watched.watch.after_backward()
@@ -212,6 +211,7 @@ def test_collectives_are_kept_one_by_one_and_none_is_missing_and_not_zero() -> N
         TimedOperation("ncclAllReduce", 5 * MS, 12 * MS, communication=True),
     ]
     assert summarise_window(0, 1, "device", spans).collectives_ms == (7.0, 3.0)
+    assert summarise_window(0, 2, "device", spans[::2]).span_ms == 9.0, "from 5 to 23 ms"
     found = summarise_window(0, 1, "device", spans[1:2])
     assert found.communication_ms is None and found.overlapped_ms is None
     assert "communication_ms" in found.missing
@@ -228,7 +228,11 @@ def test_each_compression_has_a_hook_of_its_own_that_counts_what_it_sends() -> N
     assert hooks.pop("none") is None
     assert len({one.hook for one in hooks.values()}) == 3
     assert [hooks[name].payload_bytes(bucket) for name in ("fp16", "bf16")] == [200, 200]
-    assert hooks["powersgd"].state is not None
+    powersgd = hooks["powersgd"]
+    sent = []
+    for powersgd.state.total_numel_after_compression in (0, 30, 30):  # the first is sent whole
+        sent.append(powersgd.payload_bytes(bucket))
+    assert sent == [400, 120, 400]
 
 
 @pytest.mark.parametrize(

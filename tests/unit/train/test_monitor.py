@@ -31,6 +31,28 @@ def test_wrong_arguments_are_one_clear_line(arguments: dict[str, Any], message: 
         Monitor(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("devices", "local_rank", "every_s"), [(True, 0, [1.0]), (True, 1, []), (False, 0, [])]
+)
+def test_the_first_rank_of_a_host_samples_its_devices_once_a_second(
+    devices: bool, local_rank: int, every_s: list[float]
+) -> None:
+    one, trainer = Monitor(devices=devices), Mock(global_step=0, world_size=1, num_nodes=1)
+    trainer.local_rank = trainer.global_rank = local_rank
+    trainer.is_global_zero = False
+    one._recorder, one._records = Mock(), Mock()
+    one.on_train_start(trainer, Mock())
+    assert [told.args[-1] for told in one._records.sample.call_args_list] == every_s
+
+
+@pytest.mark.parametrize(("stage", "ends_early"), [("validate", False), ("fit", True)])
+def test_what_is_no_fit_has_no_folder(stage: str, ends_early: bool) -> None:
+    one = Monitor()
+    one.setup(SimpleNamespace(callbacks=[SimpleNamespace(_early_exit=ends_early)]), Mock(), stage)
+    with pytest.raises(RuntimeError, match="is known once training has begun"):
+        _ = one.sweep_folder
+
+
 class Small(pl.LightningModule):
     def __init__(self, layer: nn.Module | None = None) -> None:
         super().__init__()
@@ -83,6 +105,9 @@ def test_fits_of_other_seeds_repeat_each_other_and_have_their_seed_on_record() -
         described: Any = _Fit(module)
         seeds.append(describe_fit(described, module, 5, ()).get("seed"))
         ids.add(_id(module))
+    for seed, known in ((2**32 - 1, {"seed": 2**32 - 1}), (2**32, {})):
+        torch.manual_seed(seed)
+        assert monitored.seed_set() == known
     torch.random.set_rng_state(before)
     assert seeds == [3, 4, None], "nobody has set the last one"
     assert len(ids) == 1
@@ -119,9 +144,7 @@ def test_strategy_and_precision_are_named_as_those_of_cells(
     assert (config["max_steps"], config["max_epochs"]) == (None, None), "no limit"
 
 
-def test_the_gpus_uuid_is_recorded_also_where_nvml_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gpus_uuid_is_recorded_also_where_nvml_is_mute(monkeypatch: pytest.MonkeyPatch) -> None:
     class Properties:
         name, uuid, total_memory = "NVIDIA H200", "0a53eb3c-0000-0000-0000-000000000000", 2**37
 

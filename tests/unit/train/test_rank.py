@@ -15,17 +15,11 @@ from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
 from fakes.recorded import RecordedCell
+from scalewise import records
 from scalewise.config import cause_of
 from scalewise.doctor.host_facts import host_facts
 from scalewise.host import foreign_launch, rendezvous, scrubbed
-from scalewise.records import (
-    PROTOCOL,
-    CellFolder,
-    CurrentAttempt,
-    DeviceInfo,
-    PlannedCell,
-    current_attempt,
-)
+from scalewise.records import CellFolder, CurrentAttempt, DeviceInfo, PlannedCell, current_attempt
 from scalewise.sweep import worker
 from scalewise.tracking.tracker import SweepName, run_info
 from scalewise.train import collect, experiment, is_ours, note_imported, provenance
@@ -97,7 +91,7 @@ def test_what_was_imported_is_noted_in_the_attempt_that_runs(
     folder = CellFolder(tmp_path)
     folder.save_config({})
     found = collect((), None, {}, {})
-    assert (found.protocol, found.started) == (PROTOCOL, "fresh")
+    assert (found.protocol, found.started) == (records.PROTOCOL, "fresh")
     folder.save_provenance(found)
     os.utime(tmp_path / "provenance.json", ns=(1, 1))
     before = current_attempt(folder)

@@ -15,17 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    MetricRow,
-    RankSummary,
-    StepSeries,
-    read_metrics,
-    read_steps,
-)
+from scalewise import records
+from scalewise.records import CellFolder, DeviceInfo, MetricRow, RankSummary, StepSeries, read_steps
 from scalewise.train.recording import CellRecorder, step_timer
-from scalewise.train.recording.summary import holds_replica, parameter_fingerprint
+from scalewise.train.recording.summary import holds_replica, parameter_fingerprint, summarise
 
 pytestmark = pytest.mark.filterwarnings(
     # Lightning's advice: workers, srun, a validation set, a batch whose size it cannot tell.
@@ -115,7 +108,7 @@ class Fit:
         strategy.communication = self.asked = Mock(return_value=None)
         trainer.fit(module, loader, scored)
         self.summary: RankSummary = recorder.close(trainer, module)
-        self.rows: list[MetricRow] = list(read_metrics(recorder.folder.metrics_path(0)))
+        self.rows: list[MetricRow] = list(records.read_metrics(recorder.folder.metrics_path(0)))
         self.steps: StepSeries = read_steps(recorder.folder.steps_path(0), 0)
 
     @property
@@ -199,9 +192,7 @@ def test_a_strategy_is_asked_what_timed_steps_sent(tmp_path: Path) -> None:
     Fit(tmp_path, Numbers(), [1.0] * 5, warmup_steps=2).asked.assert_called_once_with(3)
 
 
-def test_validation_amid_a_step_leaves_it_going_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_amid_a_step_lets_it_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
     class Watched(step_timer.StepClock):
@@ -226,6 +217,20 @@ def test_validation_amid_a_step_leaves_it_going_on(
 def test_all_ranks_of_ddp_have_to_end_alike(world_size: int, strategy: Any, alike: bool) -> None:
     trainer: Any = SimpleNamespace(world_size=world_size, strategy=strategy)
     assert holds_replica(trainer) is alike
+
+
+def test_a_summary_has_each_figure_under_its_name() -> None:
+    steps: Any = SimpleNamespace(steps=10, samples=55, step_samples=(10, 5), rows=9)
+    steps.gradients = SimpleNamespace(bucket_bytes=16, buckets=2)
+    steps.batch_shape, logged, cpu = (5, 2), Mock(rows=7), DeviceInfo("cpu", "x")
+    parameters = [*nn.Linear(2, 2).requires_grad_(False).parameters(), nn.Parameter(torch.ones(3))]
+    more = {"epochs_completed": 1, "flops_per_sample": None, "metrics": {}}
+    one = summarise(3, 1, cpu, steps, logged, parameters, [], **more)
+    assert (one.rank, one.local_rank, one.steps_completed, one.samples_fed) == (3, 1, 10, 55)
+    assert (one.largest_step_samples, one.usual_step_samples, one.step_rows) == (10, 5, 9)
+    assert (one.parameters_total, one.parameters_trainable, one.metric_rows) == (9, 3, 7)
+    assert (one.gradient_bytes, one.gradient_buckets, one.batch_shape) == (16, 2, (5, 2))
+    assert 30 < one.peak_rss_mib < 100_000 and one.peak_allocated_mib is None
 
 
 def test_a_fingerprint_is_the_norm_and_a_projection_of_what_learns() -> None:

@@ -104,9 +104,7 @@ class Seen(torch.nn.Linear):
 
 
 @pytest.mark.usefixtures("group")
-def test_fsdp_takes_its_own_path_and_sees_no_memory_that_nobody_wrote(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fsdp_takes_its_path_and_sees_only_written_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten rows in parts of three, the last one of padding; new memory is full of NaN."""
     asked = []
     monkeypatch.setattr(Link, "ms", lambda link, *one: asked.append(one) or 0.0)
@@ -144,8 +142,6 @@ def test_fsdp_takes_its_own_path_and_sees_no_memory_that_nobody_wrote(
         ("scatter", lambda own: dist.scatter(own, [own] * RANKS)),
     ],
 )  # fmt: skip
-def test_what_is_not_emulated_is_refused_by_name(
-    name: str, call: Callable[[torch.Tensor], object]
-) -> None:
+def test_what_is_not_emulated_is_named(name: str, call: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(ConfigError, match=f"the collective {name}"):
         call(torch.zeros(RANKS))

@@ -93,9 +93,7 @@ class HostCapture:
         ([], None),
     ],
 )
-def test_a_step_does_not_wait_where_the_recording_thread_does(
-    places: list[str], waits: str | None
-) -> None:
+def test_a_step_waits_not_where_the_recording_does(places: list[str], waits: str | None) -> None:
     said = UserWarning("called a synchronizing CUDA operation")
     told = where_it_waits([WarningMessage(said, UserWarning, place, 7) for place in places])
     assert (told or "").split(" (")[0].rpartition(" ")[2] == (waits or "")
@@ -154,9 +152,7 @@ class Run:
 
 
 @pytest.mark.parametrize("steps_per_batch", [1, 2, 5, 64])
-def test_the_weights_and_losses_are_those_of_single_steps(
-    tmp_path: Path, steps_per_batch: int
-) -> None:
+def test_weights_and_losses_are_those_of_single_steps(tmp_path: Path, steps_per_batch: int) -> None:
     replayed = Run(tmp_path / "a", HostCapture(), steps_per_batch, max_epochs=2)
     eager = Run(tmp_path / "b", None, max_epochs=2)
     assert replayed.steps is not None and replayed.steps.captured is not None

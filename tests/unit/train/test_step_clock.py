@@ -16,15 +16,9 @@ import pytest
 import torch
 
 from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
-from scalewise.train.recording import Mark, step_clock
+from scalewise.train.recording import Mark, step_clock, step_phases
 from scalewise.train.recording.step_clock import ALL_DIVIDED, DIVIDED_EVERY, NvtxClock, StepClock
-from scalewise.train.recording.step_phases import (
-    DEVICE_MARKS,
-    Replays,
-    device_phases_ms,
-    host_phases_ms,
-    replay_rows,
-)
+from scalewise.train.recording.step_phases import DEVICE_MARKS, Replays, host_phases_ms, replay_rows
 
 MS = 1_000_000
 
@@ -70,7 +64,9 @@ def device(*batches: list[int]) -> dict[str, float | None]:
         for mark in DEVICE_MARKS:
             if batch[mark]:
                 marks_ms[0, i, mark] = (batch[mark] - 1000 * MS) / MS
-    return only(device_phases_ms(marks_ms, np.array([batches[-1][Mark.REPLAY_BEGIN] != 0])))
+    return only(
+        step_phases.device_phases_ms(marks_ms, np.array([batches[-1][Mark.REPLAY_BEGIN] != 0]))
+    )
 
 
 def only(phases: dict[str, np.ndarray]) -> dict[str, float | None]:

@@ -1,6 +1,10 @@
 """Settings of strategies, what they refuse, and how they share out a batch."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import torch
 from torch import nn
 
 from fakes.small_fit import composed_cell
@@ -10,6 +14,7 @@ from scalewise.models.mlp import Mlp
 from scalewise.train.build import BUILDERS
 from scalewise.train.execution.module import held_parameters
 from scalewise.train.recording import BatchSizes, DataShare
+from scalewise.train.strategies import data_parallel
 from scalewise.train.strategies.data_parallel import LocalSgd, _Averaging
 from scalewise.train.strategies.model_parallel import sharding_units
 from scalewise.train.strategies.pipeline import _hollow
@@ -99,3 +104,35 @@ def test_averaging_is_told_a_timed_step() -> None:
     assert (found.rounds_per_step, found.payload_bytes_per_step) == (0.3, 30.0)
     assert found.ms_per_step == pytest.approx(1.2)
     assert replicas.communication(0) is None
+
+
+def test_the_mean_of_replicas_is_of_what_they_train_and_of_their_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
+    module[1].weight.requires_grad_(False)
+    module[0].weight.data, module[1].running_mean.data = torch.tensor([[4.0, 8.0]]), torch.ones(1)
+    module.register_buffer("scale", torch.ones(3, dtype=torch.bfloat16))
+    told = data_parallel._averaged(module)
+    assert [tuple(one.shape) for one in told] == [(1, 2), (1,), (1,), (3,), (1,), (1,)]
+    # As if of four ranks two had the same, and two had zeros.
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda flat: flat.mul_(2))
+    assert data_parallel.average(told, 4) == (2 + 1 + 1 + 1 + 1) * 4 + 3 * 2
+    assert module[0].weight.tolist() == [[2.0, 4.0]]
+    assert (module[1].running_mean.item(), module[1].weight.item()) == (0.5, 1.0)
+    assert module.scale.tolist() == [0.5] * 3
+
+
+def test_replicas_are_averaged_after_every_period_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_parallel, "average", lambda tensors, ranks: 100 * ranks)
+    monkeypatch.setattr(data_parallel, "_averaged", lambda module: [])
+    monkeypatch.setattr(LocalSgd, "root_device", torch.device("cpu"))
+    monkeypatch.setattr(LocalSgd, "world_size", 2)
+    monkeypatch.setattr(data_parallel.UnwrappedReplicas, "__init__", lambda self, *_: None)
+    monkeypatch.setattr(LocalSgd, "lightning_module", None)
+    settings: Any = SimpleNamespace(period=3)
+    replicas = LocalSgd(settings, settings)
+    for _ in range(8):
+        replicas._after_step()
+    found = [(one.step, one.payload_bytes) for one in replicas._averagings]
+    assert found == [(3, 200), (6, 200)]

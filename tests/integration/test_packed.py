@@ -73,11 +73,10 @@ def test_cells_share_the_host_and_name_everyone_who_did(packed: tuple[Finished, 
 
 def shares(run: Finished, *, busy: bool) -> list[float]:
     """What others had of the cores of each cell on the busy core, or on the other one."""
-    core = (usable_cores()[0],)
     return [
         foreign_cpu_share(one.ranks)
         for one in results_of(run)
-        if (one.ranks[0].device.cores == core) == busy
+        if (one.ranks[0].device.cores == (usable_cores()[0],)) == busy
     ]
 
 

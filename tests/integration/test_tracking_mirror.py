@@ -294,8 +294,7 @@ def test_offline_runs_are_uploaded_by_what_we_name(
 ) -> None:
     sweep, cells = finished
     with closing(WandbServer()) as server:
-        mirror = start(sweep.path, "--once", **account(server), WANDB_MODE="offline")
-        assert finish(mirror)[0] == 0
+        assert finish(start(sweep.path, "--once", **account(server), WANDB_MODE="offline"))[0] == 0
         assert server.runs == {}, "WANDB_MODE goes before a login"
         assert wandb_state(cells[0]).status == "synced"
         runs = sorted(sweep.path.glob("wandb/offline-run-*"))

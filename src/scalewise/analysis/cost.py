@@ -153,8 +153,7 @@ def _recorded(config: Mapping[str, Any] | None, profiles: Sequence[HardwareConfi
 def _by_whom(price: Price, config: Configuration, profiles: Sequence[HardwareConfig]) -> Price:
     """Who sets ``hardware.price.usd_per_hour`` alone leaves a list's name and date beside it."""
     listed = [p.price for p in profiles if p.price is not None]
-    same_list = any((p.source, p.date) == (price.source, price.date) for p in listed)
-    if price in listed or not same_list:
+    if price in listed or all((p.source, p.date) != (price.source, price.date) for p in listed):
         return price
     began = min(run.result.started_at for run in config.runs)
     day = datetime.fromtimestamp(began, UTC).date().isoformat()

@@ -51,6 +51,9 @@ HOST_SHARE: Final = 0.02
 STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.035, "host": 0.12}
 """What a rehearsed step may be off by, beside the spread of its runs (docs/rehearsal.md). FSDP and
 CUDA graphs, of which few were scored, have the larger one."""
+LINKED_AT_CAP: Final = 1.014
+"""A step at the GPU's power cap over NVLink, over the rehearsed one. At equal power its clocks are
+1 to 3 % lower, since the links take some. Median of ten cases on six hosts (docs/rehearsal.md)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Rehearsal:
     step_error: RatioEstimate | None = None
     """Rehearsed step over the measured one; None where that was not measured."""
     lateness: float = 1.0
-    """A step of the slowest of all ranks, over one of the rank that was there."""
+    """A step of the slowest of all ranks, at their clocks, over one of the rank that was there."""
 
     @property
     def step_time_ms(self) -> Estimate | None:
@@ -149,7 +152,21 @@ def _lateness(config: Configuration, limit: Regime) -> float:
     """GPUs meet in each step, so the slowest counts. A host's queue of work bridges a late step."""
     figures = [figures_of(run.cell) for run in config.runs if run.throughput]
     late = [each.lateness if limit == "GPU" else each.host_lateness for each in figures]
-    return geometric_mean(late or [1.0])
+    at_cap = limit == "GPU" and _is_at_cap_over_nvlink(config)
+    return geometric_mean(late or [1.0]) * (LINKED_AT_CAP if at_cap else 1.0)
+
+
+def _is_at_cap_over_nvlink(config: Configuration) -> bool:
+    link, capped = _link(config), config.mean_of_devices("throttled_share") or 0.0
+    return not isinstance(link, str) and not link.through_host and capped >= 0.5
+
+
+def _link(config: Configuration) -> Link | str:
+    """The one it was rehearsed over, or what is wrong with its record."""
+    try:
+        return build(Link, config.setting("strategy.link"), "strategy.link")
+    except DataError as error:
+        return in_one_line(error)
 
 
 def _why_no_single(
@@ -244,10 +261,9 @@ def _judge(config: Configuration, speedup: RatioEstimate, ranks: int) -> tuple[L
 
 def _doubt_of_curve(config: Configuration, word: Likelihood, ranks: int) -> str | None:
     """Why a curve of another number of devices does not carry ``word``; None where it does."""
-    try:
-        link = build(Link, config.setting("strategy.link"), "strategy.link")
-    except DataError as error:
-        return in_one_line(error)
+    link = _link(config)
+    if isinstance(link, str):
+        return link
     of = link.ranks
     unsafe = "likely pays" if ranks > of else "likely does not pay"
     if link.name == "custom" or not link.through_host or ranks == of or word != unsafe:

@@ -220,8 +220,7 @@ def welch_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple
     va, vb = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
     if va + vb == 0:
         return 0.0, float(len(a) + len(b) - 2)
-    df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    return math.sqrt(va + vb), df
+    return math.sqrt(va + vb), (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
 
 
 def bonferroni(comparisons: int) -> float:

@@ -449,8 +449,7 @@ def score(folders: tuple[Path, ...]) -> None:
     places: list[Path] = []
     for folder in folders:
         home = unpacked(folder)
-        inside = [] if SweepFolder(home).plan_path.exists() else sweeps_in(home)
-        places += inside or [folder]
+        places += [folder] if SweepFolder(home).plan_path.exists() else sweeps_in(home) or [folder]
     sweeps = [load_sweep(place) for place in places]
     _check_each_once(places, [sweep.created_at for sweep in sweeps])
     found = cases((sweep.home.name, analyse(sweep)) for sweep in sweeps)

@@ -95,7 +95,6 @@ def parameters(config: SlurmConfig, wanted: ClusterDemand) -> dict[str, Any]:
     cores = wanted.cpus_per_node
     # A preempted job comes back by itself, unless ``extra`` says otherwise.
     stays_away = "no-requeue" in {name.replace("_", "-") for name in config.extra}
-    requeued = {} if stays_away else {"requeue": True}
     chosen: dict[str, Any] = {
         "job_name": f"scalewise-x{wanted.world_size}",
         "time": config.time_min,
@@ -111,7 +110,7 @@ def parameters(config: SlurmConfig, wanted: ClusterDemand) -> dict[str, Any]:
         "array_parallelism": config.max_parallel,
         "setup": list(config.setup) or None,
         "stderr_to_stdout": True,
-        "additional_parameters": {**requeued, **config.extra},
+        "additional_parameters": {**({} if stays_away else {"requeue": True}), **config.extra},
         # Since SLURM 22.05 srun no longer takes the cores from sbatch: without its own word, all
         # ranks would share one. And where one task dies, the others must not wait for it.
         "srun_args": ["--kill-on-bad-exit=1", f"--cpus-per-task={cores}"],

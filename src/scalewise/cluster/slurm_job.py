@@ -88,8 +88,7 @@ class CellJob:
         attempts = list(folder.attempts())
         if not attempts or attempts[-1].cause != "interrupted":
             return
-        left_s = self.time_min * 60 - (time.monotonic() - _began)
-        if left_s > self.signal_delay_s + _EARLY_S:
+        if _began + self.time_min * 60 - time.monotonic() > self.signal_delay_s + _EARLY_S:
             told = replace(attempts[-1], cause="preempted", message=_PREEMPTED)
         else:
             message = f"not done within its time limit, hydra.launcher.time_min={self.time_min}"

@@ -128,8 +128,7 @@ def choose_end(
     keys -= {key for key in _STEPS if plain.get(key) is None}
     if _TIME in keys and not keys.isdisjoint(_STEPS):
         return plain
-    counted = keys if keys.intersection(ENDS) else set(written)
-    if counted.isdisjoint(_STEPS):
+    if (keys if keys.intersection(ENDS) else set(written)).isdisjoint(_STEPS):
         return {**plain, **dict.fromkeys(_STEPS)}
     return {**plain, "measure": {**measure, "min_time_s": None}}
 

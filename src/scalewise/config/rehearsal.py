@@ -53,8 +53,7 @@ class Link:
         collectives as far as links are what limits them. Between two points time is a straight
         line of the size: a latency and a bandwidth.
         """
-        on_a_link = _bus_factor(collective, ranks) / _bus_factor("all_reduce", self.ranks)
-        load = size_bytes * on_a_link
+        load = size_bytes * (_bus_factor(collective, ranks) / _bus_factor("all_reduce", self.ranks))
         (least, least_ms), (most, most_ms) = self.points[0], self.points[-1]
         if load <= least:
             return least_ms

@@ -194,8 +194,7 @@ def soak(device: torch.device, seconds: float, read: Callable[[], DeviceSample])
     size, watch = _gemm_size(device), stopwatch(device)
     work = gemm(device, precision, size)
     watch(work, 3)
-    window_s = min(1.0, max(0.25, seconds / 40))
-    count = max(1, math.ceil(window_s * 10 / watch(work, 10)))
+    count = max(1, math.ceil(min(1.0, max(0.25, seconds / 40)) * 10 / watch(work, 10)))
     samples: list[DeviceSample] = []
     windows: list[SoakWindow] = []
 

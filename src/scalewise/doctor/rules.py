@@ -107,8 +107,7 @@ def _links(report: DoctorReport) -> Iterator[_Found]:
         yield "p2p_disabled_by_environment", {"link": direct[0], "rate": rate}
     for link in direct:
         pair = rates.get((link.first, link.second))
-        names = rank_names(report, link.first, link.second)
-        figures = {"names": names, "link": link, "pair": pair}
+        figures = {"names": rank_names(report, link.first, link.second), "link": link, "pair": pair}
         refused = pair is not None and pair.direct is False
         if refused or link.peer_access not in (None, "ok", "unknown"):
             cuda = "not asked" if pair is None else "no" if refused else "yes"

@@ -69,8 +69,7 @@ class XidWatch:
             if self._events is None:
                 self._events = api.nvmlEventSetCreate()
             handle = self._calls.handles[device.uuid]
-            kinds = api.nvmlDeviceGetSupportedEventTypes(handle)
-            if not kinds & api.nvmlEventTypeXidCriticalError:
+            if not api.nvmlDeviceGetSupportedEventTypes(handle) & api.nvmlEventTypeXidCriticalError:
                 raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
             api.nvmlDeviceRegisterEvents(handle, api.nvmlEventTypeXidCriticalError, self._events)
         except api.NVMLError as error:

@@ -103,6 +103,6 @@ class Recurrent(Regression):
         first = linear_flops(self.features, outputs, input_gradient=False)
         later = (layers - 1) * linear_flops(self.width, outputs)
         state = layers * linear_flops(self.width, outputs)
-        initial_state_gradient = layers * 2 * self.width * outputs
-        rows = self.window * (first + later + state) - initial_state_gradient
+        # No gradient is computed of the first state.
+        rows = self.window * (first + later + state) - layers * 2 * self.width * outputs
         return float(rows + linear_flops(self.width, self.targets))

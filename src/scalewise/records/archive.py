@@ -101,8 +101,7 @@ def _check(path: Path, packed_bytes: int, entries: list[zipfile.ZipInfo]) -> Non
 
 def _records(folder: Path) -> Iterator[Path]:
     """Plain files, in the sweep's folder and in those of its cells."""
-    of_cells = ("config.yaml", "attempts")
-    cells = {path.parent for name in of_cells for path in folder.glob(f"*/{name}")}
-    for place in (folder, *cells):
+    begun = (*folder.glob("*/config.yaml"), *folder.glob("*/attempts"))
+    for place in (folder, *{path.parent for path in begun}):
         for pattern in _RECORDS:
             yield from (p for p in place.glob(pattern) if p.is_file() and not p.is_symlink())

@@ -189,11 +189,10 @@ def _lead(analysis: Analysis, every: Options, samples: int | None) -> Iterator[L
         efficiency = taken.speedup.scaled(1 / taken.devices)
         pair = replace(pair, single=taken.single.config, efficiency=efficiency)
     if samples:
-        single = every.get(pair.single.config_id) if pair else None
         each = (
             f"{number(_hours(samples, one))} hours"
             + (f", {number(usd)} USD" if (usd := _usd(analysis, samples, one)) else "")
-            for one in (taken, single)
+            for one in (taken, every.get(pair.single.config_id) if pair else None)
             if one
         )
         yield Line(f"{samples:,} samples: {'; on one device '.join(each)}.")

@@ -80,8 +80,7 @@ def _devices(report: DoctorReport) -> Table:
     rows: dict[str, list[str | None]] = {}
     for measured in report.ranks:
         for label, text in _device_cells(measured):
-            row = rows.setdefault(label, [label, *[None] * len(report.devices)])
-            row[measured.rank + 1] = text
+            rows.setdefault(label, [label, *[None] * len(report.devices)])[measured.rank + 1] = text
     return table("devices", columns, rows.values(), title="Devices")
 
 

@@ -198,11 +198,10 @@ def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
     for dataset, configs in by_name(analysis, "dataset").items():
         name = file_part(dataset)
         pairs = [p for p in analysis.pairs if p.multi.name("dataset") == dataset]
-        title = f"{dataset}: "
         draws |= {
             f"{name}_epoch_time_detailed.png": partial(epoch_time, dataset, configs, warmup_epochs),
             f"{name}_speedup_efficiency.png": partial(
-                speedup_efficiency, pairs, title, _GOOD_EFFICIENCY, good
+                speedup_efficiency, pairs, f"{dataset}: ", _GOOD_EFFICIENCY, good
             ),
             f"{name}_throughput.png": partial(throughput, configs),
             f"{name}_accuracy.png": partial(

@@ -72,8 +72,7 @@ def first_failure(ranks: Ranks, folder: CellFolder) -> Ending:
         return replace(error, cause="uneven_epochs", message=uneven)
     cause = error.cause
     if cause == "exception":
-        lines = (error.message, *last_lines(folder, first.rank))
-        cause = outside_cause("\n".join(lines)) or cause
+        cause = outside_cause("\n".join((error.message, *last_lines(folder, first.rank)))) or cause
     return replace(error, cause=cause, message=f"rank {first.rank}: {error.message}")
 
 

@@ -15,7 +15,7 @@ import scipy
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from scalewise import analysis
 from scalewise.analysis import Share, analyse, cases, compare, load_sweep, scores, step_parts
-from scalewise.analysis.rehearsal import STEP_ERRORS, Regime, regime
+from scalewise.analysis.rehearsal import LINKED_AT_CAP, STEP_ERRORS, Regime, regime
 from scalewise.analysis.step_figures import figures_of
 from scalewise.report import build
 from scalewise.report.page import page_data
@@ -107,11 +107,19 @@ def test_a_gpu_whose_host_waits_for_a_core_or_a_batch_is_limited_by_it(
     assert regime(one.config) == limit
 
 
-@pytest.mark.parametrize(("wait_ms", "in_a_row"), [(0.0, 1), (0.5, 32)])
-def test_gpus_wait_for_the_slowest_in_each_step_and_hosts_catch_up(
-    tmp_path: Path, wait_ms: float, in_a_row: int
-) -> None:
-    play = replace(rehearsal(2), phases_ms={**FASTER, "data_wait": wait_ms})
+@pytest.mark.parametrize(
+    ("wait_ms", "in_a_row", "link", "capped", "longer"),
+    [
+        (0.0, 1, LINK, 0.49, 1.0), (0.5, 32, LINK, 0.5, 1.0), (0.0, 1, LINK, 0.5, LINKED_AT_CAP),
+        (0.0, 1, SHARED, 1.0, 1.0), (0.0, 1, {"name": "unknown"}, 1.0, 1.0),
+    ],
+)  # fmt: skip
+def test_gpus_wait_for_the_slowest_in_each_step_hosts_catch_up_and_nvlink_takes_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_ms: float, in_a_row: int, link: object,
+    capped: float, longer: float,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(analysis.Configuration, "mean_of_devices", {"throttled_share": capped}.get)
+    play = replace(rehearsal(2, link), phases_ms={**FASTER, "data_wait": wait_ms})
     (one,) = played(tmp_path, *repeats(SINGLE), *repeats(play), ranks=2).rehearsals
     late = []
     for run in one.config.runs:
@@ -119,7 +127,7 @@ def test_gpus_wait_for_the_slowest_in_each_step_and_hosts_catch_up(
         draws_ms = np.mean([np.roll(steps_ms, -each) for each in range(in_a_row)], axis=0)
         late.append(np.mean([*map(max, product(draws_ms, repeat=2))]) / steps_ms.mean())
     assert min(late) > 1.0001
-    assert one.lateness == pytest.approx(geometric_mean(late))
+    assert one.lateness == pytest.approx(geometric_mean(late) * longer)
     own, single = (c.estimate("step_time_ms").value for c in (one.config, one.single))
     assert one.step_time_ms.value == pytest.approx(own * one.lateness)
     assert one.speedup.value == pytest.approx(single / one.step_time_ms.value)

@@ -71,8 +71,7 @@ def test_a_kernel_that_lists_no_children_is_not_taken_for_one_without_any(tmp_pa
 def test_own_time_has_threads_children_and_those_that_ended_in_it() -> None:
     meter = CoreUseMeter()
     run = f"subprocess.run([sys.executable, '-c', {_BUSY.format(0.2)!r}])"
-    grandchild = f"import subprocess, sys; {run}\n"
-    waiting = grandchild + _BUSY.format(0.2) + "print(flush=True); input()"
+    waiting = f"import subprocess, sys; {run}\n" + _BUSY.format(0.2) + "print(flush=True); input()"
     meter.begin()
     burn(0.2)
     subprocess.run([sys.executable, "-c", _BUSY.format(0.2)], check=True)

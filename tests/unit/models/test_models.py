@@ -185,9 +185,8 @@ def test_no_other_cut_makes_the_dearest_stage_cheaper(stages: int) -> None:
     found = balance(costs, stages)
     assert [i for one in found for i in one] == list(range(len(costs)))
     assert all(len(one) for one in found)
-    every = itertools.combinations(range(1, len(costs)), stages - 1)
     best = min(
         max(sum(costs[a:b]) for a, b in itertools.pairwise((0, *cuts, len(costs))))
-        for cuts in every
+        for cuts in itertools.combinations(range(1, len(costs)), stages - 1)
     )
     assert max(sum(costs[i] for i in one) for one in found) == best

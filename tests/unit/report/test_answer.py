@@ -437,8 +437,7 @@ def test_it_has_every_verdict_before_any_reason() -> None:
 
 
 def test_of_more_verdicts_than_it_has_room_for_it_counts_the_rest(tmp_path: Path) -> None:
-    models = [f"model_{i}" for i in range(9)]
-    specs = [run for name in models for side in (Spec(), DDP)
+    specs = [run for name in [f"model_{i}" for i in range(9)] for side in (Spec(), DDP)
              for run in repeats(replace(side, model=name))]  # fmt: skip
     said = box(analysed(tmp_path, *specs))
     verdicts = [line for line in said if line.startswith("model_")]

@@ -339,8 +339,7 @@ class TestRemarks:
         assert (found["by_means"], found["by_medians"]) == pytest.approx((2.08, 2.47), abs=0.005)
         (line,) = [line for line in lines_of(path, "remarks") if "all ranks stopped" in line]
         assert line.startswith("doubt: gpt2 ddp x4: ") and not line.endswith(" runs)")
-        kept_path = with_known_code(kept("h200x2_gpt2"), tmp_path / "kept")
-        assert not self.figures(kept_path, "medians")
+        assert not self.figures(with_known_code(kept("h200x2_gpt2"), tmp_path / "kept"), "medians")
 
     def test_losses_after_unequal_numbers_of_samples(self, tmp_path: Path) -> None:
         sizes = TestFastest.sized(STEADY_3, 256, 32)

@@ -69,8 +69,7 @@ def test_hydra_composes_once_for_all_cells_of_the_same_groups(
 ) -> None:
     choices = (("model=medium", "model=large"), ("strategy=single", "strategy=ddp"))
     # Seeds first: each cell then has other groups than the one before.
-    seeds = [f"seed={seed}" for seed in range(50)]
-    jobs = list(itertools.product(seeds, *choices, ("repeats=1",)))
+    jobs = list(itertools.product([f"seed={seed}" for seed in range(50)], *choices, ("repeats=1",)))
     composed = Mock(wraps=composer.compose)
     monkeypatch.setattr(composer, "compose", composed)
     cells = plan([request(job, composer.plain(job, 0)) for job in jobs], 0)

@@ -33,8 +33,7 @@ def sweep(train: Train) -> Finished:
 
 
 def cell(sweep: Finished, fault: str) -> CellFolder:
-    folders = {c.load_config()["model"]["fault"]: c for _, c in sweep.cells().values()}
-    return folders[fault]
+    return {c.load_config()["model"]["fault"]: c for _, c in sweep.cells().values()}[fault]
 
 
 def test_a_killed_rank_is_named_and_its_cell_runs_anew(sweep: Finished) -> None:

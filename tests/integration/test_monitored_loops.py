@@ -82,8 +82,7 @@ def start(train: Train, script: str) -> tuple[Analysis, str]:
     """Its records of one device and of two, and what it said."""
     (train.cwd / "loop.py").write_text(script)
     said = ""
-    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    for before in ((), ranks):
+    for before in ((), ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")):
         ran = replace(train, script=(sys.executable, *before, "loop.py"))(HF_HUB_OFFLINE="1")
         assert ran.status == 0, ran.err
         said += ran.err

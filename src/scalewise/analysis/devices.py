@@ -133,6 +133,11 @@ class DeviceUsage:
     """None for a process, and where the steps have no length."""
 
     @property
+    def power_capped_share(self) -> float | None:
+        """Of the samples; None where reasons were not read, or where there was another one."""
+        return self.throttled_share if {"power cap"}.issuperset(self.throttle_reasons) else None
+
+    @property
     def label(self) -> str:
         return f"GPU {self.device.index}" if self.device.id[:4] != "rank" else self.device.id
 

@@ -26,8 +26,6 @@ Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
 MEDIANS_APART = 1.10
 """Both speedups are reported from this ratio between them on, in either direction."""
-_POWER_CAP = "power cap"
-"""As the device series name it."""
 _MUCH_OF_TIME = 0.75
 """Share of the seconds that were asked for below which a run was timed too short."""
 _MOST_NAMED = 3
@@ -215,7 +213,7 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
             figures = {"device": device.label, "reasons": ", ".join(reasons)}
             share, samples = device.throttled_share, device.samples
             often = "" if share is None else f"in {share:.0%} of its samples (n={samples})"
-            code = "power_cap" if set(reasons) == {_POWER_CAP} else "throttled"
+            code = "throttled" if device.power_capped_share is None else "power_cap"
             yield Remark(code, {**figures, "share": share, "samples": samples, "often": often})
     first = run.ranks[0]
     if (ran := first.execution) and ran.fell_back_because is not None:

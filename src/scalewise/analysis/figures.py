@@ -214,8 +214,7 @@ class Figure(Generic[Of]):
     @property
     def columns(self) -> tuple[str, ...]:
         """What files call it, and the ends of its interval."""
-        ends = (f"{self.key}_low95", f"{self.key}_high95") if self.has_ends else ()
-        return (self.key, *ends)
+        return (self.key, *((f"{self.key}_low95", f"{self.key}_high95") if self.has_ends else ()))
 
     def in_columns(self, row: Of) -> dict[str, Any]:
         """Its values by column; ends that bound nothing are missing."""

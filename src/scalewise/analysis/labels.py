@@ -89,9 +89,10 @@ def _chosen(rows: Mapping[str, Fields], base: Mapping[str, str], typed: set[str]
         if head == "model" and name.endswith(".name"):
             continue
         name_of = named_by.get(head)
-        comes_along = len({*filter(None, values)}) <= 1 or _priority(name, typed)
-        if comes_along and name_of not in (None, name) and _follows(values, differ[name_of or ""]):
-            continue  # it comes with the group's name
+        if name_of not in (None, name) and _follows(values, differ[name_of or ""]):
+            constant = len({*filter(None, values)}) <= 1
+            if constant or _priority(name, typed):
+                continue  # it comes with the group's name
         if name == "optimizer.name" and _is_built_by_model(values, differ):
             continue
         copied = values in found.values() and not set(values) & {"true", "false", "null"}

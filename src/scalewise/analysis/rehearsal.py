@@ -52,8 +52,8 @@ STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.035, "host": 0.12}
 """What a rehearsed step may be off by, beside the spread of its runs (docs/rehearsal.md). FSDP and
 CUDA graphs, of which few were scored, have the larger one."""
 LINKED_AT_CAP: Final = 1.014
-"""A step at the GPU's power cap over NVLink, over the rehearsed one. At equal power its clocks are
-1 to 3 % lower, since the links take some. Median of ten cases on six hosts (docs/rehearsal.md)."""
+"""A step at a GPU's power cap over a link faster than PCIe, over the rehearsed one: its clocks are
+1 to 3 % lower at equal power. Median of ten cases of NVLink on six hosts (docs/rehearsal.md)."""
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,15 @@ def _lateness(config: Configuration, limit: Regime) -> float:
     """GPUs meet in each step, so the slowest counts. A host's queue of work bridges a late step."""
     figures = [figures_of(run.cell) for run in config.runs if run.throughput]
     late = [each.lateness if limit == "GPU" else each.host_lateness for each in figures]
-    at_cap = limit == "GPU" and _is_at_cap_over_nvlink(config)
+    at_cap = limit == "GPU" and _is_at_cap_over_fast_link(config)
     return geometric_mean(late or [1.0]) * (LINKED_AT_CAP if at_cap else 1.0)
 
 
-def _is_at_cap_over_nvlink(config: Configuration) -> bool:
-    link, capped = _link(config), config.mean_of_devices("throttled_share") or 0.0
-    return not isinstance(link, str) and not link.through_host and capped >= 0.5
+def _is_at_cap_over_fast_link(config: Configuration) -> bool:
+    link, capped = _link(config), config.mean_of_devices("power_capped_share")
+    if isinstance(link, str) or capped is None:
+        return False
+    return capped >= 0.5 and not link.through_host
 
 
 def _link(config: Configuration) -> Link | str:

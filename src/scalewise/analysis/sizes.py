@@ -237,11 +237,10 @@ def _left_open(y0: float, y1: float, h0: float, h1: float) -> list[float]:
         return ((1 - w) * y0 + w * y1) ** 2 - ((1 - w) * h0) ** 2 - (w * h1) ** 2
 
     ends = [w for w in (0.0, 1.0) if excess(w) <= 0]
-    # excess(w) = a w^2 + b w + c
+    # excess(w) = a w^2 + b w + y0^2 - h0^2
     a = (y1 - y0) ** 2 - h0**2 - h1**2
     b = 2 * (y0 * (y1 - y0) + h0**2)
-    c = y0**2 - h0**2
-    root = b * b - 4 * a * c
+    root = b * b - 4 * a * (y0**2 - h0**2)
     if a and root >= 0:
         roots = ((-b + sign * math.sqrt(root)) / (2 * a) for sign in (-1, 1))
         ends += [w for w in roots if 0 < w < 1]

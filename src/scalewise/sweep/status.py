@@ -167,8 +167,7 @@ class Durations:
         if slots is None:
             running = [d for d, cell in zip(devices, cells, strict=True) if cell.state == "running"]
             slots = max(sum(running), *devices)
-        work_s = sum(s * count for s, count in zip(times, devices, strict=True))
-        return max(work_s / slots, *times)
+        return max(sum(s * n for s, n in zip(times, devices, strict=True)) / slots, *times)
 
 
 def _first_steps(cells: Sequence[CellStatus]) -> Durations:

@@ -63,10 +63,9 @@ class Occupation:
         ``moved_bytes`` are read, and as many written, in even parts of that time. A part that was
         late is not caught up with, since no link is faster than in ``ms``.
         """
-        tiles = round(min(moved_bytes / (4 * _TILE * self._blocks), self._tiles_per_ms * ms))
-        tiles = max(1, tiles)
-        pace_ns = ms * 1e6 / tiles
-        self._launch(self._source, self._target, _ELEMENTS, tiles, pace_ns, *self._fixed)
+        moved = min(moved_bytes / (4 * _TILE * self._blocks), self._tiles_per_ms * ms)
+        tiles = max(1, round(moved))
+        self._launch(self._source, self._target, _ELEMENTS, tiles, ms * 1e6 / tiles, *self._fixed)
 
 
 @triton.jit

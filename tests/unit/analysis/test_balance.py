@@ -118,6 +118,10 @@ def test_usage_is_taken_inside_the_timed_steps_only(tmp_path: Path) -> None:
     assert usage.devices[1].utilization_percent == pytest.approx(89.0)
     assert usage.power_w == pytest.approx(810.0)
     assert usage.devices[0].throttle_reasons == ("software power cap",)
+    own = replace(usage.devices[0], throttled_share=0.4)
+    each = [(), ("power cap",), ("power cap", "heat"), ("heat",)]
+    shares = [replace(own, throttle_reasons=reasons).power_capped_share for reasons in each]
+    assert shares == [0.4, 0.4, None, None]
     assert [d.label for d in usage.devices] == ["GPU 0", "GPU 1"]
 
 

@@ -112,13 +112,16 @@ def test_a_gpu_whose_host_waits_for_a_core_or_a_batch_is_limited_by_it(
     [
         (0.0, 1, LINK, 0.49, 1.0), (0.5, 32, LINK, 0.5, 1.0), (0.0, 1, LINK, 0.5, LINKED_AT_CAP),
         (0.0, 1, SHARED, 1.0, 1.0), (0.0, 1, {"name": "unknown"}, 1.0, 1.0),
+        (0.0, 1, LINK, None, 1.0),
     ],
 )  # fmt: skip
-def test_gpus_wait_for_the_slowest_in_each_step_hosts_catch_up_and_nvlink_takes_power(
+def test_gpus_wait_for_the_slowest_and_hosts_catch_up_and_nvlink_takes_power(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_ms: float, in_a_row: int, link: object,
-    capped: float, longer: float,
+    capped: float | None, longer: float,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(analysis.Configuration, "mean_of_devices", {"throttled_share": capped}.get)
+    monkeypatch.setattr(
+        analysis.Configuration, "mean_of_devices", {"power_capped_share": capped}.get
+    )
     play = replace(rehearsal(2, link), phases_ms={**FASTER, "data_wait": wait_ms})
     (one,) = played(tmp_path, *repeats(SINGLE), *repeats(play), ranks=2).rehearsals
     late = []

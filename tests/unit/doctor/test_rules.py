@@ -72,13 +72,12 @@ def _all_reduce(gb_s: float, *, correct: bool = True) -> CollectiveRate:
 
 def _healthy() -> DoctorReport:
     """Two H200s with NVLink on an idle, roomy host."""
-    cores = ((0, 1, 2, 3), (4, 5, 6, 7))
     devices = tuple(
         DeviceFacts(
             DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i, own, 143_771.0), near_cores=own,
             other_processes=0, ecc_uncorrected=0, remapped_rows=0,
         )
-        for i, own in enumerate(cores)
+        for i, own in enumerate(((0, 1, 2, 3), (4, 5, 6, 7)))
     )  # fmt: skip
     host = HostFacts(
         host="abc", platform="Linux", processor="Xeon", usable_cores=tuple(range(8)),

@@ -100,8 +100,7 @@ def test_heartbeats_tell_step_rate_and_time_left(
                              total_steps=total) for step, samples in beats]  # fmt: skip
     left = iter([*found, None])
     monkeypatch.setattr("scalewise.sweep.status.read_heartbeat", lambda _: next(left))
-    cell = CellStatus("a", "a", "c", Ending("running"), 2)
-    seen = with_progress(cell, Mock())
+    seen = with_progress(CellStatus("a", "a", "c", Ending("running"), 2), Mock())
     assert (seen.step, seen.total_steps, seen.global_samples_per_s, seen.seconds_left) == told
 
 

@@ -134,5 +134,4 @@ def test_replicas_are_averaged_after_every_period_of_steps(monkeypatch: pytest.M
     replicas = LocalSgd(settings, settings)
     for _ in range(8):
         replicas._after_step()
-    found = [(one.step, one.payload_bytes) for one in replicas._averagings]
-    assert found == [(3, 200), (6, 200)]
+    assert [(a.step, a.payload_bytes) for a in replicas._averagings] == [(3, 200), (6, 200)]

@@ -245,9 +245,8 @@ def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> None:
     The methods are wrapped on the objects of one fit, not on Lightning's classes.
     """
     loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
-    begin_fetch = functools.partial(clock.mark, Mark.FETCH_BEGIN)
     for owner, name, before, after in (
-        (loop, "_on_before_fetch", begin_fetch, None),
+        (loop, "_on_before_fetch", functools.partial(clock.mark, Mark.FETCH_BEGIN), None),
         (loop, "_on_after_fetch", None, Mark.FETCH_END),
         (strategy, "batch_to_device", None, Mark.TRANSFER_END),
         (strategy, "training_step", clock.begin_forward, Mark.FORWARD_END),

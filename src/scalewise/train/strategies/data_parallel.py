@@ -164,8 +164,7 @@ def weighted_hook(sizes: BatchSizes, rank: int) -> GradientHook:
     """Adds up gradients weighted by the ranks' shares of the batch."""
 
     def reduce(state: BatchSizes, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        buffer = bucket.buffer().mul_(state.share(rank))
-        work = torch.distributed.all_reduce(buffer, async_op=True)
+        work = torch.distributed.all_reduce(bucket.buffer().mul_(state.share(rank)), async_op=True)
         future: torch.futures.Future[torch.Tensor] = work.get_future().then(
             lambda done: done.value()[0]
         )

@@ -125,7 +125,7 @@ def healthy_pair(host: str) -> list[Configuration]:
 
 
 @pytest.mark.parametrize(("host", "cause", "name", "ms"), PLANTED)
-def test_what_a_planted_delay_costs_is_named(host: str, cause: str, name: str, ms: float) -> None:
+def test_a_planted_delay_lands_in_its_cause(host: str, cause: str, name: str, ms: float) -> None:
     _, multi = pair(host)
     baseline, undisturbed = healthy_pair(host)
     healthy = make_budget(undisturbed, baseline)
@@ -285,7 +285,7 @@ def with_steps(config: Configuration, *rows: Any) -> Configuration:
 
 
 @pytest.mark.parametrize(("of_ten", "rank"), [(6, None), (9, 1)])
-def test_a_rank_is_blamed_if_last_in_three_of_four_steps(of_ten: int, rank: int | None) -> None:
+def test_a_rank_is_blamed_only_if_mostly_last(of_ten: int, rank: int | None) -> None:
     """Of two healthy ranks one was last in 60 % of the steps."""
     single, multi = pair("cpu")
     late = {"forward": lambda who, step: 5.0 if who == (step % 10 < of_ten) else 0.0}
@@ -354,7 +354,7 @@ def test_long_steps_count_from_three_medians_on(at: Sequence[int], ms: float, lo
 
 
 @pytest.mark.parametrize(("activity", "limits"), [(None, []), (40.0, ["host_late"]), (100.0, [])])
-def test_a_replayed_graph_works_or_waits_for_it(activity: float | None, limits: list[str]) -> None:
+def test_a_graph_works_or_waits_for_its_host(activity: float | None, limits: list[str]) -> None:
     """Its steps have no phases but fetching."""
     (config,) = measured(ALONE, None)
     (rows,) = (one.rows.copy() for one in config.runs[0].cell.steps)

@@ -184,7 +184,7 @@ def test_what_makes_runs_useless_and_stays_does_not_add_repeats_for_ever(tmp_pat
         ({"started": "forked"}, "was forked, and others were fresh"),
     ],
 )
-def test_fewer_of_unlike_starts_are_aside(tmp_path: Path, odd: dict[str, str], reason: str) -> None:
+def test_the_fewer_starts_are_set_aside(tmp_path: Path, odd: dict[str, str], reason: str) -> None:
     other = "fresh" if odd["started"] == "forked" else "forked"
     specs = [replace(spec, started=other) for spec in repeats(DDP, STEADY)]
     specs[2] = replace(specs[2], run_factor=3.0, **odd)

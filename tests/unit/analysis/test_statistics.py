@@ -114,7 +114,7 @@ TEN = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.1, 9.9, 30.0]
     [(TEN, (9,)), ([*TEN[:-1], 10.0], ()), (TEN[1:], None),
      ([5.0] * 11 + [9.0], (11,)), ([5.0] * 12, ())],  # more than half are equal
 )  # fmt: skip
-def test_outliers_begin_at_ten_runs(runs: list[float], flagged: tuple[int, ...] | None) -> None:
+def test_outliers_need_ten_runs(runs: list[float], flagged: tuple[int, ...] | None) -> None:
     assert verdict.outliers(runs) == flagged
     # median 3, MAD 1.
     assert verdict.modified_z_scores([1.0, 2.0, 3.0, 4.0, 8.0]) == pytest.approx(

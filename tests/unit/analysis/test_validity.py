@@ -106,7 +106,7 @@ def trained_without(path: Path, *specs: Spec, without: int | None) -> Analysis:
 
 
 @pytest.mark.parametrize(("without", "counted"), [(15, "15 of 60 steps"), (0, ""), (None, "")])
-def test_who_trained_nothing_is_doubted(tmp_path: Path, without: int | None, counted: str) -> None:
+def test_an_untrained_run_is_doubted(tmp_path: Path, without: int | None, counted: str) -> None:
     found = trained_without(tmp_path, Spec(), without=without)
     said = [line for line in lines_of(found, "remarks") if "trained nothing" in line]
     assert [counted in line for line in said] == [True] * bool(counted)
@@ -142,7 +142,7 @@ def test_it_is_not_the_fastest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("a", "b", "side"), [(0, 60, "B"), (60, 0, "A")])
-def test_it_is_neither_faster_nor_slower_after(tmp_path: Path, a: int, b: int, side: str) -> None:
+def test_it_is_as_fast_as_before(tmp_path: Path, a: int, b: int, side: str) -> None:
     before = trained_without(tmp_path / "a", *SIDES[:3], without=a).sweep
     found = compare(before, trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep, "code")
     assert found.matches == ()

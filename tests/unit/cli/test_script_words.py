@@ -56,7 +56,7 @@ def test_the_words_ask_for_each_number_of_devices() -> None:
         ("a b/doctor.json", ["rehearse=doctor", "rehearse.record='a b/doctor.json'"]),
     ],
 )  # fmt: skip
-def test_numbers_to_rehearse_are_of_devices_by_link(link: str | None, expected: list[str]) -> None:
+def test_numbers_to_rehearse_need_a_link(link: str | None, expected: list[str]) -> None:
     words = words_of(("python", "train.py"), "1", None, "auto", (), "8,2,1", link)
     assert "devices=1,2,8" in words
     assert [word for word in words if word.startswith("rehearse")] == expected

@@ -48,7 +48,7 @@ def test_arguments_of_the_script_are_no_options_of_python() -> None:
     assert ScriptConfig("bash -c 'python train.py'").file is None
 
 
-def test_what_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="no_such_program: no such program"):
         ScriptConfig("no_such_program train.txt").check_here()

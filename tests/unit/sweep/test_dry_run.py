@@ -303,7 +303,7 @@ def test_results_of_other_own_code_are_not_mixed_silently(
     assert refuse_mixing(elsewhere, twice("seed=3"), (), {THERE}) == [], "nothing of it is added"
 
 
-def test_a_resumed_sweep_says_what_is_of_older_code(elsewhere: SweepFolder, module: Path) -> None:
+def test_resume_says_it_leaves_older_code(elsewhere: SweepFolder, module: Path) -> None:
     """With nothing to run nothing is mixed, and "was done before" told of no change."""
     own = asked("repeats=2", *OWN)
     # Under the names of those that are done.

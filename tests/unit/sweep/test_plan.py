@@ -150,7 +150,7 @@ def test_an_option_as_it_is_shipped_counts_and_a_changed_one_does_not() -> None:
         (("profile.window=true",), False),
     ],
 )
-def test_time_ends_a_run_unless_steps_or_epochs_do(words: tuple[str, ...], by_time: bool) -> None:
+def test_time_ends_a_run_unless_steps_are_asked(words: tuple[str, ...], by_time: bool) -> None:
     assert asked(*words).cell.ends_by_time == by_time
 
 

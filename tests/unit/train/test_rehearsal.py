@@ -142,6 +142,6 @@ def test_fsdp_takes_its_path_and_sees_only_written_memory(monkeypatch: pytest.Mo
         ("scatter", lambda own: dist.scatter(own, [own] * RANKS)),
     ],
 )  # fmt: skip
-def test_what_is_not_emulated_is_named(name: str, call: Callable[[torch.Tensor], object]) -> None:
+def test_the_unemulated_is_refused(name: str, call: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(ConfigError, match=f"the collective {name}"):
         call(torch.zeros(RANKS))

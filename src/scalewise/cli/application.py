@@ -153,14 +153,14 @@ def train(context: click.Context) -> int:
 @click.option("--rehearse", metavar="LIST", help="Rehearse numbers that this host lacks, as 2,4,8.")
 @click.option("--link", metavar="LINK", help="Over which link (docs/rehearsal.md), or doctor.json.")
 @click.option("--time", "time_s", metavar="S", help="Timed seconds of a run, as 30s.")
-@click.option("--repeats", default="auto", show_default=True, help="Runs of each; auto: decided.")
+@click.option("--repeats", metavar="N", help="Runs of each.  [default: auto: until decided]")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a sweep's."
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     devices: str | None, rehearse: str | None, link: str | None, time_s: str | None,
-    repeats: str, settings: tuple[str, ...], command: tuple[str, ...],
+    repeats: str | None, settings: tuple[str, ...], command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Any PyTorch script, unchanged, on each number of devices.
 
@@ -173,7 +173,6 @@ def run(
     from scalewise.cli import hydra_main
     from scalewise.cli.overrides import words_of
 
-    devices = devices or ("1,2" if rehearse is None else "1")
     words = words_of(command, devices, time_s, repeats, settings, rehearse, link)
     sys.argv = ["scalewise train", *words]
     return hydra_main.train(defaults=False)

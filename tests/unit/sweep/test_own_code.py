@@ -87,7 +87,8 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("loud", "broken"):
             sys.modules.pop(name, None)
         importlib.invalidate_caches()
-        return SimpleNamespace(stdout=json.dumps({"error": error, "batches": []}), returncode=0)
+        answer = {"error": error, "batches": [None] * len(asked)}
+        return SimpleNamespace(stdout=json.dumps(answer), returncode=0)
 
     monkeypatch.setattr(subprocess, "run", here)
 
@@ -275,13 +276,35 @@ def test_what_a_data_module_decides_itself_is_refused_beside_it(
          "dataset: found own_loaders beside model._target_=loud.Net, which is no LightningModule"),
         ("model._target_=fakes.misleading_fits.Net",
          "dataset: found own_loaders beside model._target_=fakes.misleading_fits.Net, which is no"),
+        ("model._target_=bare.Bare",
+         "dataset: found own_loaders beside model._target_=bare.Bare, which is no LightningModule"),
         (f"model._target_={BORING} batch_size=256",
          f"batch_size: found 256 beside model._target_={BORING}, which makes its own batches"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("looked_at_here")
-def test_a_model_without_loaders_or_with_a_typed_batch_is_refused(typed: str, line: str) -> None:
+def test_a_model_without_loaders_or_with_a_typed_batch_is_refused(
+    mine: Path, typed: str, line: str
+) -> None:
+    (mine / "bare.py").write_text(BARE)
     assert refusal(composed("dataset=own_loaders", *typed.split())).startswith(line)
+    for name in ("Holds", "Unbuilt"):  # of the second its rank will tell
+        check_own_code([composed("dataset=own_loaders", f"model._target_=bare.{name}")])
+
+
+BARE = """
+import pytorch_lightning as pl, torch
+class Bare(pl.LightningModule):
+    training_step = configure_optimizers = lambda self: ...
+class Holds(Bare):
+    def __init__(self):
+        super().__init__()
+        self.train_dataloader = lambda: [torch.zeros(2)]
+class Unbuilt(Bare):
+    def __init__(self):
+        super().__init__()
+        torch.zeros(2).tolist()
+"""
 
 
 def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:

@@ -79,8 +79,9 @@ def explain(error: BaseException) -> str | None:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     group, _, option = str(getattr(error, "missing_cfg_file", None) or "").rpartition("/")
     if isinstance(error, MissingConfigException) and group:
-        # Hydra's own words add the paths in which it has looked, and tell no options of a list's.
-        options = sorted(error.options or options_of(group))
+        # Hydra's own words add the paths in which it has looked, and tell no options of a list's;
+        # its own launchers know no cells.
+        options = sorted((group != "hydra/launcher" and error.options) or options_of(group))
         more = "; optuna: pip install 'scalewise[optuna]'" if option == "optuna" else ""
         if group == "strategy" and option.startswith("async"):
             return _NO_ASYNC.format(option)

@@ -235,15 +235,9 @@ def resume(folder: Path, overrides: tuple[str, ...], trust: bool, verbose: bool)
 @click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
 @click.option("--box", "boxed", is_flag=True, help="Print 12 lines for an issue; write nothing.")
 def report(
-    folder: Path | None,
-    out: Path | None,
-    prices: tuple[str, ...],
-    study: bool,
-    warmup_epochs: int,
-    datasets: str | None,
-    verbose: bool,
-    boxed: bool,
-) -> int:
+    folder: Path | None, out: Path | None, prices: tuple[str, ...], study: bool,
+    warmup_epochs: int, datasets: str | None, verbose: bool, boxed: bool,
+) -> int:  # fmt: skip
     """The verdicts of a sweep, and its report anew.
 
     FOLDER is a sweep's, or a zip of `scalewise bundle`; without it the newest in multirun/ is read.
@@ -517,13 +511,9 @@ def _gpus(
 )
 @click.option("--gpus", callback=_gpus, metavar="LIST", help="These GPUs, by index or UUID: 2,3.")
 def doctor(
-    as_json: bool,
-    out: Path | None,
-    quick: bool,
-    soak: float,
-    devices: int | None,
-    gpus: tuple[int | str, ...] | None,
-) -> int:
+    as_json: bool, out: Path | None, quick: bool, soak: float,
+    devices: int | None, gpus: tuple[int | str, ...] | None,
+) -> int:  # fmt: skip
     """Topology, links, collectives, GEMM and copy rates.
 
     Measures what the devices of this host do alone and together, and names known faults. Nothing

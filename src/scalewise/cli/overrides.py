@@ -209,6 +209,7 @@ def words_of(
     refuse_unseen(settings, "--set: ")
     if rehearse is not None:
         devices = ",".join(map(str, sorted({*map(int, f"{devices},{rehearse}".split(","))})))
+    is_record = link is not None and link.endswith(".json")  # of an examination
     script = ScriptConfig(shlex.join(command))
     return [
         "-m",
@@ -216,19 +217,13 @@ def words_of(
         f"script.command={quoted(script.command)}",
         f"model.name={quoted(script.name)}",
         f"devices={devices}",
-        *([] if rehearse is None else _over(link or "auto")),
+        *([] if rehearse is None else [f"rehearse={'doctor' if is_record else link or 'auto'}"]),
+        *([f"rehearse.record={quoted(link)}"] if link and is_record else []),
         # Left out, rounds are added until it is decided, within a budget.
         *([] if repeats in (None, "auto") else [f"repeats={repeats}"]),
         *([] if time_s is None else [f"measure.min_time_s={_seconds(time_s)}"]),
         *settings,
     ]
-
-
-def _over(link: str) -> list[str]:
-    """A link by its name, or the record of an examination."""
-    if link.endswith(".json"):
-        return ["rehearse=doctor", f"rehearse.record={quoted(link)}"]
-    return [f"rehearse={link}"]
 
 
 def quoted(text: str) -> str:

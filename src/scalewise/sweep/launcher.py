@@ -80,9 +80,8 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         )
     typed: Any = OmegaConf.to_container(hydra.launcher, resolve=True)
     executor = LocalExecutor.of({key: value for key, value in typed.items() if key != "_target_"})
-    runtime = hydra.runtime
-    written = written_keys(GlobalHydra.instance().config_loader(), runtime)
-    plain = wrapped(resolve(composed, runtime.choices), executor.config.wrap)
+    written = written_keys(GlobalHydra.instance().config_loader(), hydra.runtime)
+    plain = wrapped(resolve(composed, hydra.runtime.choices), executor.config.wrap)
     (one,), beside, lines = _settled([request(overrides, plain, written)], executor.host)
     report = _run(folder, [one, *beside], executor, lines)
     return None if report is None else report.objective_of(one.config_id)
@@ -95,10 +94,7 @@ def launch(
     initial_job_idx: int,
     executor: Executor[Any],
 ) -> list[JobReturn]:
-    """One return for each list of overrides, in that order.
-
-    Raises :class:`ConfigError`, where cells' folders were given names among others.
-    """
+    """One return for each list of overrides, in that order. Raises :class:`ConfigError`."""
     folder = Path(str(master.hydra.sweep.dir)).resolve()
     _discard_written(master.hydra)
     # Hydra's default, ${hydra.job.num}, is known to each job alone.

@@ -150,13 +150,10 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
         if meant:
             exact = meant[:1] if "." not in meant[0] else meant[:3]
             return f"{name}: unknown key; allowed: {' or '.join(exact)}"
-    if len(allowed) > _MOST_KEYS:
-        return (
-            f"{name}: unknown key{closest(last, allowed)}; allowed: the keys that --cfg job shows"
-        )
     also = [f"or +{name}=VALUE, an argument of its class"] if "_target_" in allowed else []
-    hint = f"; allowed: {', '.join(allowed + also)}" if allowed else ""
-    return f"{name}: unknown key{closest(last, allowed)}{hint}"
+    few = len(allowed) <= _MOST_KEYS
+    told = ", ".join(allowed + also) if few else "the keys that --cfg job shows"
+    return f"{name}: unknown key{closest(last, allowed)}{told and f'; allowed: {told}'}"
 
 
 def _paths_to(name: str, plain: Mapping[Any, Any], above: str = "") -> Iterator[str]:

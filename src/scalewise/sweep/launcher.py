@@ -50,13 +50,8 @@ def job_return(
     overrides: list[str], report: SweepReport, config_id: str, basic_sweeper: bool
 ) -> JobReturn:
     """The answer to a sweeper for one of its jobs, whose configuration has ``config_id``."""
-    result = JobReturn(
-        overrides=overrides,
-        working_dir=str(report.folder),
-        task_name="scalewise",
-        status=JobStatus.COMPLETED,
-    )
-    result.return_value = report.objective_of(config_id)
+    result = JobReturn(overrides, working_dir=str(report.folder), task_name="scalewise")
+    result.status, result.return_value = JobStatus.COMPLETED, report.objective_of(config_id)
     if result.return_value is None and not basic_sweeper:
         # Optuna and its like count failures themselves. The basic sweeper would stop at the
         # first one; there, the exit status says it.

@@ -288,44 +288,28 @@ def test_a_model_without_loaders_or_with_a_typed_batch_is_refused(
 ) -> None:
     (mine / "bare.py").write_text(BARE)
     assert refusal(composed("dataset=own_loaders", *typed.split())).startswith(line)
-    for name in ("Holds", "Unbuilt"):  # of the second its rank will tell
-        check_own_code([composed("dataset=own_loaders", f"model._target_=bare.{name}")])
+    for given in ("self.train_dataloader=lambda: []", "torch.zeros(2).tolist()"):
+        words = ("model._target_=bare.Bare", f"+model.given='{given}'")
+        check_own_code([composed("dataset=own_loaders", *words)])  # of the second a rank will tell
 
 
 BARE = """
 import pytorch_lightning as pl, torch
 class Bare(pl.LightningModule):
-    training_step = configure_optimizers = lambda self: ...
-class Holds(Bare):
-    def __init__(self):
+    def __init__(self, given=""):
         super().__init__()
-        self.train_dataloader = lambda: [torch.zeros(2)]
-class Unbuilt(Bare):
-    def __init__(self):
-        super().__init__()
-        torch.zeros(2).tolist()
+        exec(given)
 """
 
 
 def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
-    asked_for = [
-        data_module("devices=3"),
-        data_module("devices=3", batch_size=20),
-        data_module("devices=3", missing="x.pt"),
-    ]
-    taken, lines = take_own_batches(asked_for)
-    assert [(one.cell.scaling, one.cell.batch_size) for one in taken] == [
-        ("weak", 64),
-        ("weak", 20),
-        ("weak", 128),
-    ]
+    given: list[dict[str, Any]] = [{}, {"batch_size": 20}, {"missing": "x.pt"}]
+    taken, lines = take_own_batches([data_module("devices=3", **one) for one in given])
+    assert {one.cell.scaling for one in taken} == {"weak"}
+    assert [one.cell.batch_size for one in taken] == [64, 20, 128]
     assert taken[0].plain["batch_size"] == 64
-    start, end = "batch size: given by data.Data: ", " (scaling=weak)"
-    assert lines == [
-        f"{start}64 samples a device{end}",
-        f"{start}20 samples a device{end}",
-        f"{start}not checked, FileNotFoundError: x.pt{end}",
-    ]
+    told = ("64 samples a device", "20 samples a device", "not checked, FileNotFoundError: x.pt")
+    assert lines == [f"batch size: given by data.Data: {one} (scaling=weak)" for one in told]
 
 
 # Data files of ours that will not do are refused before anything starts, without torch.

@@ -81,6 +81,7 @@ from .remedies import OWN_BATCHES as OWN_BATCHES
 from .remedies import Remedy as Remedy
 from .remedies import changes_samples as changes_samples
 from .run import Run as Run
+from .run import accuracy_of as accuracy_of
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair
 from .scaling import count_set_aside as count_set_aside

@@ -124,10 +124,11 @@ def _optimizer_memory_mib(run: Run) -> float | None:
 _ACCURACY = re.compile(r"val(id(ation)?)?[^A-Za-z0-9]acc(uracy)?")
 
 
-def _accuracy(run: Run) -> float | None:
-    """The last validation accuracy, as recorded: our own models record a share of 1."""
+def accuracy_of(run: Run) -> tuple[str, float] | None:
+    """Name and last value of the validation accuracy, as recorded."""
     last = last_metrics(run.ranks).items()
-    return next((v for name, v in last if v is not None and _ACCURACY.fullmatch(name)), None)
+    found = ((name, v) for name, v in last if v is not None and _ACCURACY.fullmatch(name))
+    return next(found, None)
 
 
 RunFigure = Figure[Run]
@@ -218,7 +219,7 @@ _ALL = (
               on="resources"),
     RunFigure("loss_reached", lambda r: r.loss.final if r.loss else None, "the last of that loss",
               "loss reached", on="resources", scale="any sign"),
-    RunFigure("val_accuracy_reached", _accuracy,
+    RunFigure("val_accuracy_reached", lambda r: (found := accuracy_of(r)) and found[1],
               "last accuracy on the validation set, as recorded: our models record a share of 1",
               "val_accuracy reached", on="resources", scale="not negative"),
     RunFigure("points_dropped_per_batch",

@@ -153,14 +153,14 @@ def train(context: click.Context) -> int:
 @click.option("--rehearse", metavar="LIST", help="Rehearse numbers that this host lacks, as 2,4,8.")
 @click.option("--link", metavar="LINK", help="Over which link (docs/rehearsal.md), or doctor.json.")
 @click.option("--time", "time_s", metavar="S", help="Timed seconds of a run, as 30s.")
-@click.option("--repeats", default="auto", show_default=True, help="Runs of each; auto: decided.")
+@click.option("--repeats", metavar="N", help="Runs of each.  [default: auto: until decided]")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a sweep's."
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     devices: str | None, rehearse: str | None, link: str | None, time_s: str | None,
-    repeats: str, settings: tuple[str, ...], command: tuple[str, ...],
+    repeats: str | None, settings: tuple[str, ...], command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Any PyTorch script, unchanged, on each number of devices.
 
@@ -173,7 +173,6 @@ def run(
     from scalewise.cli import hydra_main
     from scalewise.cli.overrides import words_of
 
-    devices = devices or ("1,2" if rehearse is None else "1")
     words = words_of(command, devices, time_s, repeats, settings, rehearse, link)
     sys.argv = ["scalewise train", *words]
     return hydra_main.train(defaults=False)
@@ -236,15 +235,9 @@ def resume(folder: Path, overrides: tuple[str, ...], trust: bool, verbose: bool)
 @click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
 @click.option("--box", "boxed", is_flag=True, help="Print 12 lines for an issue; write nothing.")
 def report(
-    folder: Path | None,
-    out: Path | None,
-    prices: tuple[str, ...],
-    study: bool,
-    warmup_epochs: int,
-    datasets: str | None,
-    verbose: bool,
-    boxed: bool,
-) -> int:
+    folder: Path | None, out: Path | None, prices: tuple[str, ...], study: bool,
+    warmup_epochs: int, datasets: str | None, verbose: bool, boxed: bool,
+) -> int:  # fmt: skip
     """The verdicts of a sweep, and its report anew.
 
     FOLDER is a sweep's, or a zip of `scalewise bundle`; without it the newest in multirun/ is read.
@@ -517,13 +510,9 @@ def _gpus(
 )
 @click.option("--gpus", callback=_gpus, metavar="LIST", help="These GPUs, by index or UUID: 2,3.")
 def doctor(
-    as_json: bool,
-    out: Path | None,
-    quick: bool,
-    soak: float,
-    devices: int | None,
-    gpus: tuple[int | str, ...] | None,
-) -> int:
+    as_json: bool, out: Path | None, quick: bool, soak: float,
+    devices: int | None, gpus: tuple[int | str, ...] | None,
+) -> int:  # fmt: skip
     """Topology, links, collectives, GEMM and copy rates.
 
     Measures what the devices of this host do alone and together, and names known faults. Nothing

@@ -79,8 +79,9 @@ def explain(error: BaseException) -> str | None:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     group, _, option = str(getattr(error, "missing_cfg_file", None) or "").rpartition("/")
     if isinstance(error, MissingConfigException) and group:
-        # Hydra's own words add the paths in which it has looked, and tell no options of a list's.
-        options = sorted(error.options or options_of(group))
+        # Hydra's own words add the paths in which it has looked, and tell no options of a list's;
+        # its own launchers know no cells.
+        options = sorted((group != "hydra/launcher" and error.options) or options_of(group))
         more = "; optuna: pip install 'scalewise[optuna]'" if option == "optuna" else ""
         if group == "strategy" and option.startswith("async"):
             return _NO_ASYNC.format(option)
@@ -149,13 +150,10 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
         if meant:
             exact = meant[:1] if "." not in meant[0] else meant[:3]
             return f"{name}: unknown key; allowed: {' or '.join(exact)}"
-    if len(allowed) > _MOST_KEYS:
-        return (
-            f"{name}: unknown key{closest(last, allowed)}; allowed: the keys that --cfg job shows"
-        )
     also = [f"or +{name}=VALUE, an argument of its class"] if "_target_" in allowed else []
-    hint = f"; allowed: {', '.join(allowed + also)}" if allowed else ""
-    return f"{name}: unknown key{closest(last, allowed)}{hint}"
+    few = len(allowed) <= _MOST_KEYS
+    told = ", ".join(allowed + also) if few else "the keys that --cfg job shows"
+    return f"{name}: unknown key{closest(last, allowed)}{told and f'; allowed: {told}'}"
 
 
 def _paths_to(name: str, plain: Mapping[Any, Any], above: str = "") -> Iterator[str]:

@@ -19,6 +19,7 @@ from scalewise.config import (
     ScriptConfig,
     TrackingConfig,
     conf_dir,
+    key_of,
     open_keys,
     options_of,
     refuse_unseen,
@@ -176,27 +177,39 @@ def _check_override(override: str) -> None:
 
 def words_of(
     command: Sequence[str],
-    devices: str,
+    devices: str | None,
     time_s: str | None,
-    repeats: str,
+    repeats: str | None,
     settings: Sequence[str] = (),
     rehearse: str | None = None,
     link: str | None = None,
 ) -> list[str]:
     """The overrides that ask for ``command`` on each number of ``devices``, and of ``rehearse``.
 
-    Raises :class:`ConfigError` for what cannot be watched, is no number, or no script sees.
+    Raises :class:`ConfigError` for what cannot be watched, is no number, is said twice, or no
+    script sees.
     """
+    again = {key_of(setting): setting for setting in settings}
+    for key, option, typed in (
+        ("devices", "--devices", devices), ("devices", "--rehearse", rehearse),
+        ("rehearse", "--rehearse", rehearse), ("rehearse.record", "--link", link),
+        ("measure.min_time_s", "--time", time_s), ("repeats", "--repeats", repeats),
+    ):  # fmt: skip
+        if typed is not None and key in again:
+            twice = f"{option} {typed} and --set {again[key]}"
+            raise ConfigError(f"{key}: found twice, by {twice}; allowed: one of them")
+    devices = devices or ("1,2" if rehearse is None else "1")
     for option, typed in (("devices", devices), ("rehearse", rehearse or devices)):
         if not re.fullmatch(r"\d+(,\d+)*", typed):
             raise ConfigError(f"--{option}: found {typed!r}; allowed: numbers, as 1,2")
     if link is not None and rehearse is None:
         raise ConfigError(f"--link: found {link} without --rehearse; allowed: --rehearse 2,4 too")
-    if repeats != "auto" and not repeats.isdecimal():
+    if repeats not in (None, "auto") and not repeats.isdecimal():
         raise ConfigError(f"--repeats: found {repeats!r}; allowed: auto, or a number")
     refuse_unseen(settings, "--set: ")
     if rehearse is not None:
         devices = ",".join(map(str, sorted({*map(int, f"{devices},{rehearse}".split(","))})))
+    is_record = link is not None and link.endswith(".json")  # of an examination
     script = ScriptConfig(shlex.join(command))
     return [
         "-m",
@@ -204,19 +217,13 @@ def words_of(
         f"script.command={quoted(script.command)}",
         f"model.name={quoted(script.name)}",
         f"devices={devices}",
-        *([] if rehearse is None else _over(link or "auto")),
+        *([] if rehearse is None else [f"rehearse={'doctor' if is_record else link or 'auto'}"]),
+        *([f"rehearse.record={quoted(link)}"] if link and is_record else []),
         # Left out, rounds are added until it is decided, within a budget.
-        *([] if repeats == "auto" else [f"repeats={repeats}"]),
+        *([] if repeats in (None, "auto") else [f"repeats={repeats}"]),
         *([] if time_s is None else [f"measure.min_time_s={_seconds(time_s)}"]),
         *settings,
     ]
-
-
-def _over(link: str) -> list[str]:
-    """A link by its name, or the record of an examination."""
-    if link.endswith(".json"):
-        return ["rehearse=doctor", f"rehearse.record={quoted(link)}"]
-    return [f"rehearse={link}"]
 
 
 def quoted(text: str) -> str:

@@ -13,6 +13,7 @@ from scalewise.analysis import (
     Configuration,
     Cost,
     LadderRow,
+    accuracy_of,
     devices_to_take,
     fastest_of_each,
     grouped,
@@ -123,7 +124,10 @@ def resources(analysis: Analysis) -> Section:
     names = {name for row in rows if (name := columns["loss_name"].read(row))}
     if len(names) == 1:
         del columns["loss_name"]
-        columns["loss_reached"] = replace(columns["loss_reached"], heading=f"{min(names)} reached")
+    logged = {one[0] for row in rows for run in row.config.runs if (one := accuracy_of(run))}
+    for key, found in (("loss_reached", names), ("val_accuracy_reached", logged)):
+        if len(found) == 1:
+            columns[key] = replace(columns[key], heading=f"{min(found)} reached")
     # With one alone its state is part of the memory; among several it is the question.
     same_work = grouped(analysis.measured, lambda config: config.workload).values()
     if all(len({one.name("optimizer") for one in same}) < 2 for same in same_work):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
@@ -19,6 +20,7 @@ from scalewise.config import (
     as_typed,
     keep_known_keys,
     known_mode,
+    of_validation,
     options_of,
     place_on_devices,
     resolve,
@@ -48,13 +50,8 @@ def job_return(
     overrides: list[str], report: SweepReport, config_id: str, basic_sweeper: bool
 ) -> JobReturn:
     """The answer to a sweeper for one of its jobs, whose configuration has ``config_id``."""
-    result = JobReturn(
-        overrides=overrides,
-        working_dir=str(report.folder),
-        task_name="scalewise",
-        status=JobStatus.COMPLETED,
-    )
-    result.return_value = report.objective_of(config_id)
+    result = JobReturn(overrides, working_dir=str(report.folder), task_name="scalewise")
+    result.status, result.return_value = JobStatus.COMPLETED, report.objective_of(config_id)
     if result.return_value is None and not basic_sweeper:
         # Optuna and its like count failures themselves. The basic sweeper would stop at the
         # first one; there, the exit status says it.
@@ -65,20 +62,21 @@ def job_return(
 
 def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> float | None:
     """``python train.py`` without ``-m``: the composed configuration, alone in ``folder``."""
-    launcher = str(HydraConfig.get().launcher._target_)
+    hydra = HydraConfig.get()
+    _discard_written(hydra)
+    launcher = str(hydra.launcher._target_)
     if not launcher.endswith(".LocalLauncher"):
         found = f"hydra/launcher: found {launcher.rpartition('.')[2]}, which"
-        if HydraConfig.get().mode is RunMode.MULTIRUN:
+        if hydra.mode is RunMode.MULTIRUN:
             ours = ", ".join(options_of("hydra/launcher"))
             raise ConfigError(f"{found} knows nothing of cells; allowed: {ours}")
         raise ConfigError(
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
-    typed: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
+    typed: Any = OmegaConf.to_container(hydra.launcher, resolve=True)
     executor = LocalExecutor.of({key: value for key, value in typed.items() if key != "_target_"})
-    runtime = HydraConfig.get().runtime
-    written = written_keys(GlobalHydra.instance().config_loader(), runtime)
-    plain = wrapped(resolve(composed, runtime.choices), executor.config.wrap)
+    written = written_keys(GlobalHydra.instance().config_loader(), hydra.runtime)
+    plain = wrapped(resolve(composed, hydra.runtime.choices), executor.config.wrap)
     (one,), beside, lines = _settled([request(overrides, plain, written)], executor.host)
     report = _run(folder, [one, *beside], executor, lines)
     return None if report is None else report.objective_of(one.config_id)
@@ -91,11 +89,19 @@ def launch(
     initial_job_idx: int,
     executor: Executor[Any],
 ) -> list[JobReturn]:
-    """One return for each list of overrides, in that order."""
-    folder = _folder_of(master)
+    """One return for each list of overrides, in that order. Raises :class:`ConfigError`."""
+    folder = Path(str(master.hydra.sweep.dir)).resolve()
+    _discard_written(master.hydra)
+    # Hydra's default, ${hydra.job.num}, is known to each job alone.
+    typed: Any = OmegaConf.to_container(master.hydra.sweep, resolve=False)
+    if (subdir := typed["subdir"]) != ".":
+        raise ConfigError(
+            f"hydra.sweep.subdir: found {subdir!r}; scalewise names each cell's folder after its "
+            "content: set hydra.sweep.dir instead"
+        )
     composer = Composer(master, context)
     sweeper = str(master.hydra.sweeper._target_)
-    basic = sweeper.endswith((".BasicSweeper", ".MatrixSweeper"))
+    basic = sweeper.endswith(".MatrixSweeper")
     wrap = executor.config.wrap
     jobs = [as_typed(overrides) for overrides in job_overrides]
     composed = [
@@ -108,7 +114,7 @@ def launch(
     ]
     requests, beside, lines = _settled(asked, executor.host)
     if not basic:
-        _check_direction(master.hydra.sweeper, requests)
+        _check_objective(master.hydra.sweeper, requests)
         # What chooses by results asks for one, and for pairs by chance alone.
         requests = [run_once(one) for one in requests]
     if not basic and any(one.cell.sweep.dry_run for one in requests):
@@ -135,11 +141,16 @@ def _settled(
     return settled, beside, [*lines, *more, *said]
 
 
-def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
-    """Refuse a search for the worst. Raises :class:`ConfigError`."""
+def _check_objective(sweeper: DictConfig, requests: Sequence[Request]) -> None:
+    """Refuse a search for what no cell measures, or the worst. Raises :class:`ConfigError`."""
     typed = sweeper.get("direction")
     direction = getattr(typed, "name", typed)
-    for asked in (one.cell.sweep for one in requests):
+    for cell, asked in ((one.cell, one.cell.sweep) for one in requests):
+        if of_validation(asked.objective) and cell.never_scored:
+            raise ConfigError(
+                f"sweep.objective: found {asked.objective} with {cell.never_scored}, which scores "
+                "nothing; allowed: a validation, or a metric of training, as train_loss"
+            )
         mode = asked.mode or known_mode(asked.objective)
         if direction in ("minimize", "maximize") and mode is not None and direction[:3] != mode:
             more = "smaller" if mode == "min" else "larger"
@@ -150,21 +161,16 @@ def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
             )
 
 
-def _folder_of(master: DictConfig) -> Path:
-    """The sweep's, without what Hydra wrote there: it may hold secrets, and is not wanted.
-
-    Raises :class:`ConfigError` where its cells' folders were given names.
-    """
-    folder = Path(str(master.hydra.sweep.dir)).resolve()
-    (folder / "multirun.yaml").unlink(missing_ok=True)
-    # Hydra's default, ${hydra.job.num}, is known to each job alone.
-    typed: Any = OmegaConf.to_container(master.hydra.sweep, resolve=False)
-    if (subdir := typed["subdir"]) != ".":
-        raise ConfigError(
-            f"hydra.sweep.subdir: found {subdir!r}; scalewise names each cell's folder after its "
-            "content: set hydra.sweep.dir instead"
-        )
-    return folder
+def _discard_written(hydra: HydraConf) -> None:
+    """Remove what Hydra wrote for this job or sweep: it may hold secrets, and is not wanted."""
+    if hydra.mode is RunMode.MULTIRUN:
+        Path(hydra.sweep.dir, "multirun.yaml").unlink(missing_ok=True)
+    if hydra.output_subdir is not None and not OmegaConf.is_missing(hydra.runtime, "output_dir"):
+        folder = Path(hydra.runtime.output_dir, hydra.output_subdir)
+        for name in ("config", "hydra", "overrides"):
+            (folder / f"{name}.yaml").unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _run(

@@ -317,12 +317,8 @@ def _look(key: str, component: Component, typed: str) -> None:
         check_optimizer(component, target)
     bind(key, component, target, _GIVEN.get(key, ()))
     check_nested(key, component)
-    if key == "model":
-        _check_trains(component, target)
-    if key == "own_loaders" and inspect.isclass(target):
-        from scalewise.train import check_own_loaders
-
-        check_own_loaders(target, component.target)
+    if key in ("model", "own_loaders") and inspect.isclass(target):
+        _check_model(key, component, target)
     if key.startswith("callbacks."):
         _check_callback(key, component, target)
 
@@ -331,26 +327,31 @@ _GIVEN = {"optimizer": ("params",), "scheduler": ("optimizer",)}
 """Arguments that a cell itself passes to a class."""
 
 
-def _check_trains(component: Component, target: Any) -> None:
-    """Refuse a network that says no loss in any way. Raises ConfigError.
+def _check_model(key: str, component: Component, target: Any) -> None:
+    """Refuse a network that says no loss, and a module without a loader. Raises ConfigError.
 
-    A loss may be set where the network is built. That costs no memory on torch's ``meta`` device;
-    one that cannot be built there is left to the ranks.
+    Either may be set where it is built. That costs no memory on torch's ``meta`` device; what
+    cannot be built there is left to the ranks.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
-        return
-    from scalewise.models import without_loss
+    torch: Any = sys.modules.get("torch")
+    is_lightning = _is_a("LightningModule", target)
+    lead = f"model._target_: found {component.target}, "
+    if key == "own_loaders":
+        from scalewise.train import without_loader as lacks
 
-    if _is_a("LightningModule", target) or without_loss(target) is None:
+        lead = f"dataset: found own_loaders beside model._target_={component.target}, "
+    elif torch is None or is_lightning or not issubclass(target, torch.nn.Module):
         return
-    try:
-        with torch.device("meta"):
-            why = without_loss(target(**built_arguments("model", component)))
-    except Exception:  # whatever it raises there, a rank may build it all the same
-        return
+    else:
+        from scalewise.models import without_loss as lacks
+    if (why := lacks(target)) is not None and (key == "model" or is_lightning):
+        try:
+            with torch.device("meta"):
+                why = lacks(target(**built_arguments("model", component)))
+        except Exception:  # whatever it raises there, a rank may build it all the same
+            return
     if why is not None:
-        raise ConfigError(f"model._target_: found {component.target}, {why}")
+        raise ConfigError(f"{lead}{why}")
 
 
 def _check_callback(key: str, component: Component, target: Any) -> None:

@@ -1,4 +1,4 @@
-from .data import check_own_loaders as check_own_loaders
+from .data import without_loader as without_loader
 from .experiment import run as run
 from .imports import import_for_building as import_for_building
 from .imports import import_training as import_training

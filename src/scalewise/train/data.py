@@ -172,21 +172,25 @@ class OwnLoaders(pl.LightningDataModule):
 
     def take(self, module: pl.LightningModule, target: str) -> None:
         """Raises :class:`ConfigError` for a model, built by ``target``, without a loader."""
-        check_own_loaders(type(module), target)
+        if (why := without_loader(module)) is not None:
+            raise ConfigError(f"dataset: found own_loaders beside model._target_={target}, {why}")
         for name in ("train_dataloader", "val_dataloader", "test_dataloader"):
-            if is_overridden(name, module):
+            if _has(name, module):
                 setattr(self, name, getattr(module, name))
 
 
-def check_own_loaders(kind: type, target: str) -> None:
-    """Raises :class:`ConfigError` for a class of ``target`` that has no loader to train on."""
-    base = pl.LightningModule
-    if not issubclass(kind, base) or not is_overridden("train_dataloader", kind, base):
-        raise ConfigError(
-            f"dataset: found own_loaders beside model._target_={target}, which is no "
-            "LightningModule with train_dataloader; allowed: one that has it, or "
-            "dataset._target_=package.module.NAME"
-        )
+def without_loader(network: Any) -> str | None:
+    """Why nothing trains a model, or its class, on a loader of its own; None where it has one."""
+    told = "which is no LightningModule with train_dataloader; allowed: one that has it, or "
+    return (
+        None if _has("train_dataloader", network) else f"{told}dataset._target_=package.module.NAME"
+    )
+
+
+def _has(name: str, model: Any) -> bool:
+    base, kind = pl.LightningModule, model if isinstance(model, type) else type(model)
+    called = callable(getattr(model, name, None))  # a loader itself is not, and Lightning calls it
+    return called and issubclass(kind, base) and is_overridden(name, model, base)
 
 
 class OneThreadLoader(DataLoader[Any]):

@@ -62,6 +62,10 @@ def test_numbers_to_rehearse_need_a_link(link: str | None, expected: list[str]) 
     assert [word for word in words if word.startswith("rehearse")] == expected
 
 
+EACH = {"rehearse": "2", "link": "a.json", "time_s": "3s", "repeats": "auto"}
+AGAIN = ("devices", "rehearse", "rehearse.record", "measure.min_time_s", "repeats")
+
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [
@@ -70,11 +74,12 @@ def test_numbers_to_rehearse_need_a_link(link: str | None, expected: list[str]) 
         ({"repeats": "twice"}, "--repeats: found 'twice'"),
         ({"rehearse": "all"}, "--rehearse: found 'all'"),
         ({"link": "pcie"}, "--link: found pcie without --rehearse"),
+        *(({**EACH, "settings": [f"++{key}=2"]}, rf"^{key}: found twice, by --") for key in AGAIN),
         ({"settings": ["sweep.retries=0", "precision=fp32,bf16-mixed"]}, "--set: found precision="),
     ],
 )
 def test_no_number_or_what_goes_with_nothing_is_refused(given: dict[str, str], found: str) -> None:
-    asked: dict[str, Any] = {"devices": "1", "time_s": None, "repeats": "auto", **given}
+    asked: dict[str, Any] = {"devices": "1", "time_s": None, "repeats": None, **given}
     with pytest.raises(ConfigError, match=found):
         words_of(("python", "train.py"), **asked)
 

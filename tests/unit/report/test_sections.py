@@ -63,10 +63,12 @@ class TestScaling:
         with pytest.raises(ValueError, match="not in list"):
             values(same, "scaling", "scaling", "batch")
 
-    def test_the_loss_reached_says_which_loss_it_is(self, tmp_path: Path) -> None:
+    def test_what_was_reached_has_the_name_it_was_logged_by(self, tmp_path: Path) -> None:
         path = write_sweep(tmp_path, [Spec(), DDP])
-        titles = [c.title for c in section(path, "resources").table("resources").columns]
-        assert "train_loss reached" in titles
+        for name in ("val_accuracy", "val/acc"):
+            edit_ranks(path, lambda rank, name=name: rank.update(metrics={name: 0.5}))
+            titles = {c.title for c in section(path, "resources").table("resources").columns}
+            assert {"train_loss reached", f"{name} reached"} <= titles
         for record in (*path.glob("*-ddp-*/metrics/*"), *path.glob("*-ddp-*/result.json")):
             record.write_text(record.read_text().replace("train_loss", "val_loss"))
         assert values(path, "resources", "resources", "loss_name") == ["train_loss", "val_loss"]

@@ -87,7 +87,8 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("loud", "broken"):
             sys.modules.pop(name, None)
         importlib.invalidate_caches()
-        return SimpleNamespace(stdout=json.dumps({"error": error, "batches": []}), returncode=0)
+        answer = {"error": error, "batches": [None] * len(asked)}
+        return SimpleNamespace(stdout=json.dumps(answer), returncode=0)
 
     monkeypatch.setattr(subprocess, "run", here)
 
@@ -275,34 +276,40 @@ def test_what_a_data_module_decides_itself_is_refused_beside_it(
          "dataset: found own_loaders beside model._target_=loud.Net, which is no LightningModule"),
         ("model._target_=fakes.misleading_fits.Net",
          "dataset: found own_loaders beside model._target_=fakes.misleading_fits.Net, which is no"),
+        ("model._target_=bare.Bare",
+         "dataset: found own_loaders beside model._target_=bare.Bare, which is no LightningModule"),
         (f"model._target_={BORING} batch_size=256",
          f"batch_size: found 256 beside model._target_={BORING}, which makes its own batches"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("looked_at_here")
-def test_a_model_without_loaders_or_with_a_typed_batch_is_refused(typed: str, line: str) -> None:
+def test_a_model_without_loaders_or_with_a_typed_batch_is_refused(
+    mine: Path, typed: str, line: str
+) -> None:
+    (mine / "bare.py").write_text(BARE)
     assert refusal(composed("dataset=own_loaders", *typed.split())).startswith(line)
+    for given in ("self.train_dataloader=lambda: []", "torch.zeros(2).tolist()"):
+        words = ("model._target_=bare.Bare", f"+model.given='{given}'")
+        check_own_code([composed("dataset=own_loaders", *words)])  # of the second a rank will tell
+
+
+BARE = """
+import pytorch_lightning as pl, torch
+class Bare(pl.LightningModule):
+    def __init__(self, given=""):
+        super().__init__()
+        exec(given)
+"""
 
 
 def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
-    asked_for = [
-        data_module("devices=3"),
-        data_module("devices=3", batch_size=20),
-        data_module("devices=3", missing="x.pt"),
-    ]
-    taken, lines = take_own_batches(asked_for)
-    assert [(one.cell.scaling, one.cell.batch_size) for one in taken] == [
-        ("weak", 64),
-        ("weak", 20),
-        ("weak", 128),
-    ]
+    given: list[dict[str, Any]] = [{}, {"batch_size": 20}, {"missing": "x.pt"}]
+    taken, lines = take_own_batches([data_module("devices=3", **one) for one in given])
+    assert {one.cell.scaling for one in taken} == {"weak"}
+    assert [one.cell.batch_size for one in taken] == [64, 20, 128]
     assert taken[0].plain["batch_size"] == 64
-    start, end = "batch size: given by data.Data: ", " (scaling=weak)"
-    assert lines == [
-        f"{start}64 samples a device{end}",
-        f"{start}20 samples a device{end}",
-        f"{start}not checked, FileNotFoundError: x.pt{end}",
-    ]
+    told = ("64 samples a device", "20 samples a device", "not checked, FileNotFoundError: x.pt")
+    assert lines == [f"batch size: given by data.Data: {one} (scaling=weak)" for one in told]
 
 
 # Data files of ours that will not do are refused before anything starts, without torch.

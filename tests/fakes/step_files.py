@@ -15,15 +15,9 @@ BLOCK_BYTES = 8 + STEP_DTYPE.itemsize
 
 
 def append_step(
-    writer: StepWriter,
-    step: int,
-    start_ns: int,
-    epoch: int,
-    samples: int,
-    flags: int,
-    host_ms: Mapping[str, float | None],
-    device_ms: Mapping[str, float | None] | None = None,
-) -> None:
+    writer: StepWriter, step: int, start_ns: int, epoch: int, samples: int, flags: int,
+    host_ms: Mapping[str, float | None], device_ms: Mapping[str, float | None] | None = None,
+) -> None:  # fmt: skip
     """One row in a block of its own; a time that is not given is missing."""
     row = np.zeros(1, STEP_DTYPE)
     row[["step", "start_ns", "epoch", "samples", "flags"]] = (step, start_ns, epoch, samples, flags)

@@ -311,17 +311,6 @@ class CellConfig:
         return self.max_steps is not None or self.max_epochs is not None
 
     @property
-    def never_scored(self) -> str:
-        """The setting by which nothing is scored, after training neither; empty without one."""
-        ours = self.dataset.arguments if self.dataset.target.startswith("scalewise.") else {}
-        found = {
-            "validation=never": self.validation == "never",
-            "trainer.limit_val_batches=0": self.trainer.get("limit_val_batches") == 0,
-            "dataset.validation_fraction=0": ours.get("validation_fraction") == 0,
-        }
-        return next((setting for setting, holds in found.items() if holds), "")
-
-    @property
     def unscored(self) -> str:
         """By which setting nothing is scored while it trains, and what to type; else empty."""
         found = ""

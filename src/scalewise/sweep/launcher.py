@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from scalewise.config import (
     as_typed,
     keep_known_keys,
     known_mode,
-    of_validation,
     options_of,
     place_on_devices,
     resolve,
@@ -114,7 +114,7 @@ def launch(
     ]
     requests, beside, lines = _settled(asked, executor.host)
     if not basic:
-        _check_objective(master.hydra.sweeper, requests)
+        _check_direction(master.hydra.sweeper, requests)
         # What chooses by results asks for one, and for pairs by chance alone.
         requests = [run_once(one) for one in requests]
     if not basic and any(one.cell.sweep.dry_run for one in requests):
@@ -141,16 +141,11 @@ def _settled(
     return settled, beside, [*lines, *more, *said]
 
 
-def _check_objective(sweeper: DictConfig, requests: Sequence[Request]) -> None:
-    """Refuse a search for what no cell measures, or the worst. Raises :class:`ConfigError`."""
+def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
+    """Refuse a search for the worst. Raises :class:`ConfigError`."""
     typed = sweeper.get("direction")
     direction = getattr(typed, "name", typed)
-    for cell, asked in ((one.cell, one.cell.sweep) for one in requests):
-        if of_validation(asked.objective) and cell.never_scored:
-            raise ConfigError(
-                f"sweep.objective: found {asked.objective} with {cell.never_scored}, which scores "
-                "nothing; allowed: a validation, or a metric of training, as train_loss"
-            )
+    for asked in (one.cell.sweep for one in requests):
         mode = asked.mode or known_mode(asked.objective)
         if direction in ("minimize", "maximize") and mode is not None and direction[:3] != mode:
             more = "smaller" if mode == "min" else "larger"
@@ -168,8 +163,8 @@ def _discard_written(hydra: HydraConf) -> None:
     if hydra.output_subdir is not None and not OmegaConf.is_missing(hydra.runtime, "output_dir"):
         folder = Path(hydra.runtime.output_dir, hydra.output_subdir)
         for name in ("config", "hydra", "overrides"):
-            (folder / f"{name}.yaml").unlink()
-        if not any(folder.iterdir()):
+            (folder / f"{name}.yaml").unlink(missing_ok=True)
+        with suppress(OSError):  # other files are in it
             folder.rmdir()
 
 

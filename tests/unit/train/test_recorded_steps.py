@@ -83,17 +83,10 @@ class Fit:
     """One fit over these numbers, and what it recorded."""
 
     def __init__(
-        self,
-        folder: Path,
-        module: pl.LightningModule,
-        numbers: list[float],
-        accumulate: int = 1,
-        every_n_steps: int = 1,
-        batch_size: int = 1,
-        collate: Any = torch.tensor,
-        warmup_steps: int = 0,
-        **limits: Any,
-    ) -> None:
+        self, folder: Path, module: pl.LightningModule, numbers: list[float], accumulate: int = 1,
+        every_n_steps: int = 1, batch_size: int = 1, collate: Any = torch.tensor,
+        warmup_steps: int = 0, **limits: Any,
+    ) -> None:  # fmt: skip
         recorder = CellRecorder(
             CellFolder(folder), DeviceInfo("cpu", "cpu"), warmup_steps, every_n_steps
         )

@@ -158,14 +158,9 @@ class MetricsRecorder:
             self.append(now, trainer.world_size, values)
 
     def append(
-        self,
-        epoch: int,
-        world_size: int,
-        values: _Values,
-        losses: tuple[Tensor, ...] = (),
-        weights: tuple[float, ...] = (),
-        steps_back: int = 0,
-    ) -> None:
+        self, epoch: int, world_size: int, values: _Values,
+        losses: tuple[Tensor, ...] = (), weights: tuple[float, ...] = (), steps_back: int = 0,
+    ) -> None:  # fmt: skip
         """A row of the last step, or of one so many ``steps_back``, with ``losses`` of it."""
         ready = None
         read = (*losses, *values.values())

@@ -106,15 +106,9 @@ def loader_batch_size(trainer: pl.Trainer) -> int | None:
 
 
 def summarise(
-    rank: int,
-    local_rank: int,
-    device: DeviceInfo,
-    steps: StepTimer,
-    logged: MetricsRecorder,
-    parameters: Collection[Tensor],
-    optimizers: Sequence[torch.optim.Optimizer],
-    **more: Any,
-) -> RankSummary:
+    rank: int, local_rank: int, device: DeviceInfo, steps: StepTimer, logged: MetricsRecorder,
+    parameters: Collection[Tensor], optimizers: Sequence[torch.optim.Optimizer], **more: Any,
+) -> RankSummary:  # fmt: skip
     """What these tell of a rank after its last step and metric; ``more`` are further fields."""
     return RankSummary(
         rank=rank,

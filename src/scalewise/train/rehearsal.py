@@ -9,6 +9,7 @@ thread sleeps: gloo's own work for a reduction is missing, so no times of it cou
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,9 @@ def join_alone(ranks: int, link: Link, device: torch.device) -> None:
     store: Any = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(BACKEND, store=store, rank=0, world_size=ranks)
     let_find(dist.group.WORLD)
+    if lightning := sys.modules.get("lightning_fabric.utilities.distributed"):
+        # Around prepare_data it makes a further group, which waits for ranks that are not there.
+        lightning._InfiniteBarrier.__enter__ = lambda barrier: barrier
 
 
 _Copy = Callable[[], object] | None

@@ -53,14 +53,9 @@ OUT_OF_MEMORY = Ending("failed", "oom", "MemoryError: no more", 1, finished_at=1
     ids=["earliest", "killed", "a peer is gone", "no word", "exit 0", "own exit 0", "slower"],
 )
 def test_the_rank_that_failed_first_is_blamed(
-    folder: CellFolder,
-    errors: list[Ending],
-    first: tuple[int | None, float | None],
-    second: tuple[int | None, float | None],
-    cause: str,
-    blamed: int,
-    words: str,
-) -> None:
+    folder: CellFolder, errors: list[Ending], first: tuple[int | None, float | None],
+    second: tuple[int | None, float | None], cause: str, blamed: int, words: str,
+) -> None:  # fmt: skip
     for error in errors:
         folder.save_rank_error(error)
     found = found_in(folder, RankProcess(0, 10, *first), RankProcess(1, 11, *second))

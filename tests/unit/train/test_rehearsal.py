@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from lightning_fabric.utilities.distributed import _InfiniteBarrier
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -22,7 +23,8 @@ LINK = Link("slow", 2, ((1, MS), (1 << 40, MS)), "made up")
 
 
 @pytest.fixture
-def group() -> Iterator[None]:
+def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(_InfiniteBarrier, "__enter__", _InfiniteBarrier.__enter__)  # and back
     join_alone(RANKS, LINK, torch.device("cpu"))
     yield
     dist.destroy_process_group()
@@ -42,6 +44,8 @@ def test_one_rank_is_there_and_gets_back_what_it_gave() -> None:
     dist.all_gather_object(values, "mine")
     assert values == ["mine"] * RANKS
     dist.barrier()
+    with _InfiniteBarrier() as lightnings:  # as around prepare_data
+        lightnings()
     found = functional.all_reduce(own, "sum", dist.group.WORLD)
     assert found.tolist() == [0, 1, 2, 3], "functional collectives find it"
     with pytest.raises(ConfigError, match="the collective al"):

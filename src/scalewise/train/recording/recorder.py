@@ -53,14 +53,10 @@ class CellRecorder(pl.Callback):
     """
 
     def __init__(
-        self,
-        folder: CellFolder,
-        device: DeviceInfo,
-        warmup_steps: int = 0,
-        log_every_n_steps: int = 10,
-        data: DataShare = OWN_SHARE,
+        self, folder: CellFolder, device: DeviceInfo, warmup_steps: int = 0,
+        log_every_n_steps: int = 10, data: DataShare = OWN_SHARE,
         profile: ProfileConfig = DEFAULT_PROFILE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.device = device
         self.steps = StepTimer(folder, warmup_steps, profile)

@@ -34,7 +34,7 @@ _OF_BATCHES: Final = ("batch_size", "dataset.loader")
 OWN_BATCHES: Final = "change the batch size of your train_dataloader, which makes its own batches"
 _IN_OWN_DATA: Final = {
     "batch_size": OWN_BATCHES,
-    "dataset.loader.num_workers": "give your train_dataloader worker processes",
+    "dataset.loader.num_workers": "give your train_dataloader more worker processes",
 }
 """What a user changes in loaders of his own instead of a setting."""
 

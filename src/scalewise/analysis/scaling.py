@@ -231,6 +231,10 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
     if len({why for _, why in before}) > 1:
         said = next(f"{name} {why}" for name, why in before if why)
         return Refused(multi, f"runs begin at unlike steps: {said}")
+    counted = [run.ranks[0].missing.get("sample count") for run in runs]
+    if any(counted[: len(single.runs)]) != any(counted[len(single.runs) :]):
+        told = f"on one side {next(filter(None, counted))}"
+        return Refused(multi, f"samples are counted unlike: {told}. Call the model once a batch")
     for side in (multi, single):
         if why := side.uncounted:
             each = ((estimate(c.estimate("step_time_ms")), c.device_words) for c in (single, multi))

@@ -67,14 +67,9 @@ class RunLength:
     """
 
     def __init__(
-        self,
-        min_time_s: float | None,
-        rank: RankContext,
-        recorder: Any,
-        apart_steps: int,
-        give_up: Callable[[BaseException], None] = raise_it,
-        store: Store | None = None,
-    ) -> None:
+        self, min_time_s: float | None, rank: RankContext, recorder: Any, apart_steps: int,
+        give_up: Callable[[BaseException], None] = raise_it, store: Store | None = None,
+    ) -> None:  # fmt: skip
         own_s = SHORTEST_S if rank.device.kind == "cpu" else LONGEST_S
         self._min_time_s = own_s if min_time_s is None else min_time_s
         self._longest_s = LONGEST_S if min_time_s is None else min_time_s

@@ -213,6 +213,13 @@ def test_runs_that_go_on_from_one_another_make_no_pair(tmp_path: Path) -> None:
     assert refused.reason.startswith("runs begin at unlike steps: ")
 
 
+def test_sides_that_count_samples_unlike_make_no_pair(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [Spec(), DDP])
+    for sides, alike in (("*-ddp-*", False), ("*", True)):
+        edit_ranks(tmp_path, lambda r: r["missing"].update({"sample count": "gave 64"}), sides)
+        assert bool(analyse(load_sweep(tmp_path)).pairs) is alike
+
+
 def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:
     """Round 1 failed on several devices: three runs of each are two pairs."""
     multi = [one for one in repeats(auto(DDP), STEADY[:4]) if one.repeat != 1]

@@ -107,16 +107,10 @@ class Run:
     """One fit, replayed or (``device`` None) step by step."""
 
     def __init__(
-        self,
-        folder: Path,
-        device: HostCapture | None,
-        steps_per_batch: int = 4,
-        optimizer: Callable[[Any], torch.optim.Optimizer] = adam,
-        network: nn.Module | None = None,
-        min_time_s: float | None = None,
-        profile: ProfileConfig = DEFAULT_PROFILE,
-        **limits: Any,
-    ) -> None:
+        self, folder: Path, device: HostCapture | None, steps_per_batch: int = 4,
+        optimizer: Callable[[Any], torch.optim.Optimizer] = adam, network: nn.Module | None = None,
+        min_time_s: float | None = None, profile: ProfileConfig = DEFAULT_PROFILE, **limits: Any,
+    ) -> None:  # fmt: skip
         torch.manual_seed(0)
         data = TensorPairs(torch.randn(SIZE, 5), torch.randn(SIZE, 2))
         torch.manual_seed(1)

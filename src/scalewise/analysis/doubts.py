@@ -151,8 +151,7 @@ def find_remarks(
     each = (one for pair in pairs for one in pair.remarks)
     found += [one for one in each if (one.code, one.about, one.run) not in known]
     found += [*_unequal_samples(configs)]
-    order = [*WORDS]
-    return tuple(sorted(found, key=lambda one: order.index(one.code)))
+    return tuple(sorted(found, key=lambda one: [*WORDS].index(one.code)))
 
 
 def _of_cell(cell: CellRecords) -> Iterator[Remark]:

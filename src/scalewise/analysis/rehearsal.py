@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -381,6 +382,13 @@ class Score:
     def worst(self) -> float:
         """Largest error of a step."""
         return max(abs(case.step) for case in self.all)
+
+    @property
+    def apart(self) -> float | None:
+        """How far two measured runs of one case are apart, in the median, as a share."""
+        runs = (case.measured.values("step_time_ms") for case in self.all)
+        shares = [max(two) / min(two) - 1 for each in runs for two in combinations(each, 2)]
+        return median(shares) if shares else None
 
     @property
     def told(self) -> Share:

@@ -77,8 +77,7 @@ def advise(report: DoctorReport) -> list[Finding]:
     for rank in report.ranks:
         kind = report.devices[rank.rank].device.kind
         found += _measured(rank_names(report, rank.rank), rank, kind)
-    codes = list(known_findings())
-    found.sort(key=lambda one: codes.index(one[0]))
+    found.sort(key=lambda one: [*known_findings()].index(one[0]))
     each = ((known_findings()[code], figures) for code, figures in found)
     return [replace(one, text=one.text.format(**f), evidence=one.evidence.format(**f))
             for one, f in each]  # fmt: skip

@@ -313,6 +313,7 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
     kinds = scores(found)
     held = (
         f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}"
+        + (f"; two real runs are {apart:.1%} apart" if (apart := one.apart) is not None else "")
         + (f"; {n.hits} of {n.n} likely verdicts were measured too" if (n := one.told).n else "")
         for one in kinds
     )
@@ -325,11 +326,7 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
     return [
         section("cases", "Rehearsed and measured", table("cases", each, found), lines(sparse)),
         section("kinds", "Medians of the errors' sizes", table("kinds", together, kinds)),
-        section(
-            "held",
-            "Steps, 90 % intervals that held the speedup, and verdicts",
-            lines(held, "plain"),
-        ),
+        section("held", "Steps, intervals of 90 % that held, and verdicts", lines(held, "plain")),
         section("words", "Errors", lines([NOTES["score"]], "faint")),
     ]
 

@@ -114,8 +114,7 @@ class Browser:
     def press(self, key: str) -> None:
         """Press and release a key, by its name."""
         code = {"Tab": 9, " ": 32}[key]
-        text = {"text": key} if key == " " else {}
-        for kind, more in (("keyDown", text), ("keyUp", {})):
+        for kind, more in (("keyDown", {"text": key} if key == " " else {}), ("keyUp", {})):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code,
                       **more)  # fmt: skip
 

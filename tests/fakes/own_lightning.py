@@ -46,14 +46,9 @@ class SlowModule(pl.LightningModule):
     """Sleeps a known number of milliseconds in each phase of a step; ``rank`` -1 is all ranks."""
 
     def __init__(
-        self,
-        forward_ms: float = 0,
-        backward_ms: float = 0,
-        optimizer_ms: float = 0,
-        other_ms: float = 0,
-        h2d_ms: float = 0,
-        rank: int = -1,
-    ) -> None:
+        self, forward_ms: float = 0, backward_ms: float = 0, optimizer_ms: float = 0,
+        other_ms: float = 0, h2d_ms: float = 0, rank: int = -1,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.layer = nn.Linear(FEATURES, CLASSES)
         mine = rank in (-1, RANK)

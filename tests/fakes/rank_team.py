@@ -43,8 +43,7 @@ def main(module: str, folder: str, count: int) -> int:
     import_training(lean=True)
     importlib.import_module("fakes.requests")  # Hydra, which some of them compose with
     assert fork_hindrance(os.environ) is None
-    team = os.getpid()
-    ranks = {_start(module, folder, rank, team) for rank in range(count)}
+    ranks = {_start(module, folder, rank, os.getpid()) for rank in range(count)}
     while ranks:
         pid, status = os.wait()
         ranks.remove(pid)

@@ -151,11 +151,10 @@ def make_train(root: Path) -> Train:
     (root / "work").mkdir(parents=True)
     (root / "home").mkdir()
     foreign = ("WANDB_", "TRACKIO_", "HYDRA_", "SLURM_", "SCALEWISE_", "MASTER_", "TORCHELASTIC_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     return Train(
         root / "work",
         {
-            **kept,
+            **{k: v for k, v in os.environ.items() if not k.startswith(foreign)},
             "HOME": str(root / "home"),
             "SCALEWISE_RUNTIME_DIR": str(root / "runtime"),
             "TRACKIO_DIR": str(root / "trackio"),

@@ -235,9 +235,8 @@ def test_what_is_not_written_at_the_end_or_resumed_is_named(train: Train, small_
     sweep = small_disk / "sweep"
     done = train(*SMALL, f"hydra.run.dir={sweep}")
     assert done.status == 0, done.err
-    shutil.rmtree(sweep / "report")
-    left = 100_000  # Hydra's files fit, plots do not
-    (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free - left))
+    shutil.rmtree(sweep / "report")  # into what is left, Hydra's files fit, and plots do not
+    (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free - 100_000))
     full = train(*SMALL, f"sweep.resume={sweep}")
     assert full.status == 74, full.err
     assert f"{sweep}/report" in full.err

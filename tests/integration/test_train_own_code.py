@@ -79,7 +79,8 @@ CELLS = {
     "stopped": "strategy=ddp model._target_=scored.Scored dataset._target_=scored.Data "
     "max_steps=null max_epochs=8 test=True validation=epoch callbacks.early_stopping.patience=2 "
     "callbacks=[early_stopping,model_checkpoint] callbacks.early_stopping.monitor=val/acc "
-    "callbacks.model_checkpoint.monitor=val/acc callbacks.slow._target_=scored.Slow",
+    "callbacks.model_checkpoint.monitor=val/acc callbacks.slow._target_=scored.Slow "
+    "callbacks.bar._target_=lightning.pytorch.callbacks.RichProgressBar",
     "single": f"strategy=single {OWN}",
     "ddp": f"strategy=ddp {OWN}",
     "decides": f"strategy=ddp {SLOW} dataset._target_=lit.Module +dataset.batch_size=10",
@@ -209,6 +210,7 @@ def test_an_early_stop_and_the_best_checkpoint_are_on_record(
             "EarlyStopping", "val/acc", 4
         )  # fmt: skip
         assert rank.metrics["test/acc"] == 0.5
+        assert rank.missing["callback"].endswith("RichProgressBar")
         assert rank.callbacks_ms_per_step["Slow"] > 4  # 5 ms, but none before a validation
     assert "stopped early by EarlyStopping on val/acc in epoch 4." in run.out
     assert "your callbacks" in (folder.path.parent / "report" / "details.md").read_text()

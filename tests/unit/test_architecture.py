@@ -40,8 +40,7 @@ def test_a_room_says_what_it_is_for_and_what_it_offers(room: str) -> None:
     front = SOURCE.joinpath(*room.split("."), "__init__.py")
     doc = ast.get_docstring(ast.parse(front.read_text(encoding="utf-8")))
     assert 1 <= len(doc.splitlines()) <= 15
-    stub = front.with_suffix(".pyi")
-    offered = importlib.import_module(room).__all__ if stub.exists() else []
+    offered = importlib.import_module(room).__all__ if front.with_suffix(".pyi").exists() else []
     assert all(hasattr(importlib.import_module(room), name) for name in offered)
 
 

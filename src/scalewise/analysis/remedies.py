@@ -34,7 +34,7 @@ _OF_BATCHES: Final = ("batch_size", "dataset.loader")
 OWN_BATCHES: Final = "change the batch size of your train_dataloader, which makes its own batches"
 _IN_OWN_DATA: Final = {
     "batch_size": OWN_BATCHES,
-    "dataset.loader.num_workers": "give your train_dataloader more worker processes",
+    "dataset.loader.num_workers": "let your train_dataloader load beside the training",
 }
 """What a user changes in loaders of his own instead of a setting."""
 
@@ -134,7 +134,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             return _remedy(config, "redundant_transfer", loss)
         case "transfer" if config.is_cpu:
             return _remedy(config, "transfer_between_cpus", loss)
-        case "waiting" if loss.rank is not None:
+        case "waiting" if loss.rank is not None and not config.is_cpu:
             return _remedy(config, "waiting_for_one", loss)
         case "between_steps" if loss.by_script:
             return Remedy("")  # nobody knows what its loop does

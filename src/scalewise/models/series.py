@@ -23,16 +23,10 @@ class SeriesTransformer(Regression):
     """A linear layer on each row, an encoder, a linear layer on the last row's state."""
 
     def __init__(
-        self,
-        features: PositiveInt,
-        window: PositiveInt,
-        width: PositiveInt,
-        heads: PositiveInt,
-        layers: PositiveInt,
-        feedforward_width: PositiveInt,
-        targets: PositiveInt,
+        self, features: PositiveInt, window: PositiveInt, width: PositiveInt, heads: PositiveInt,
+        layers: PositiveInt, feedforward_width: PositiveInt, targets: PositiveInt,
         dropout: BelowOne = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.features = features
         self.window = window
@@ -65,15 +59,9 @@ class Recurrent(Regression):
     """LSTM or GRU layers over a window; a linear layer on the last row's state."""
 
     def __init__(
-        self,
-        kind: Literal["lstm", "gru"],
-        features: PositiveInt,
-        window: PositiveInt,
-        width: PositiveInt,
-        layers: PositiveInt,
-        targets: PositiveInt,
-        dropout: BelowOne = 0.0,
-    ) -> None:
+        self, kind: Literal["lstm", "gru"], features: PositiveInt, window: PositiveInt,
+        width: PositiveInt, layers: PositiveInt, targets: PositiveInt, dropout: BelowOne = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.kind = kind
         self.features = features

@@ -87,17 +87,11 @@ class TextClassifier(nn.Module):
     """
 
     def __init__(
-        self,
-        vocabulary_size: Annotated[int, Field(ge=3)],
-        max_tokens: PositiveInt,
-        classes: Annotated[int, Field(ge=2)],
-        width: PositiveInt,
-        heads: PositiveInt,
-        layers: PositiveInt,
-        feedforward_width: PositiveInt,
-        dropout: BelowOne = 0.1,
+        self, vocabulary_size: Annotated[int, Field(ge=3)], max_tokens: PositiveInt,
+        classes: Annotated[int, Field(ge=2)], width: PositiveInt, heads: PositiveInt,
+        layers: PositiveInt, feedforward_width: PositiveInt, dropout: BelowOne = 0.1,
         positions: Literal["sinusoidal", "learned"] = "sinusoidal",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.vocabulary_size = vocabulary_size
         self.max_tokens = max_tokens

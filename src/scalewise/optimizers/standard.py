@@ -19,28 +19,18 @@ Betas = Annotated[list[BelowOne], Field(min_length=2, max_length=2)]
 
 
 def adam(
-    params: ParamsT,
-    lr: PositiveFloat = 1e-3,
-    betas: Betas = _BETAS,
-    eps: PositiveFloat = 1e-8,
-    weight_decay: NonNegativeFloat = 0.0,
-    amsgrad: bool = False,
-    fused: bool | None = None,
-) -> torch.optim.Adam:
+    params: ParamsT, lr: PositiveFloat = 1e-3, betas: Betas = _BETAS, eps: PositiveFloat = 1e-8,
+    weight_decay: NonNegativeFloat = 0.0, amsgrad: bool = False, fused: bool | None = None,
+) -> torch.optim.Adam:  # fmt: skip
     """Torch's Adam: weight decay is added to the gradient. Two buffers, three in AMSGrad."""
     settings = (lr, (betas[0], betas[1]), eps, weight_decay, amsgrad)
     return torch.optim.Adam(params, *settings, fused=fused is not False)
 
 
 def adamw(
-    params: ParamsT,
-    lr: PositiveFloat = 1e-3,
-    betas: Betas = _BETAS,
-    eps: PositiveFloat = 1e-8,
-    weight_decay: NonNegativeFloat = 0.01,
-    amsgrad: bool = False,
-    fused: bool | None = None,
-) -> torch.optim.AdamW:
+    params: ParamsT, lr: PositiveFloat = 1e-3, betas: Betas = _BETAS, eps: PositiveFloat = 1e-8,
+    weight_decay: NonNegativeFloat = 0.01, amsgrad: bool = False, fused: bool | None = None,
+) -> torch.optim.AdamW:  # fmt: skip
     """Torch's AdamW: weight decay apart from the gradient. Two buffers, three in AMSGrad."""
     settings = (lr, (betas[0], betas[1]), eps, weight_decay, amsgrad)
     return torch.optim.AdamW(params, *settings, fused=fused is not False)

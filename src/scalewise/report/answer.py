@@ -453,8 +453,8 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
         said = [f"{key} {estimate(config.estimate(key))}" for key in last]
         yield from [f"Logged last: {listed(said, _MOST_LOGGED)}."] if said else []
         return
-    scores = (key for key in last if of_validation(key) and known_mode(key) == "max")
-    for key in [*scores][:1]:
+    scores = [key for key in last if of_validation(key) and known_mode(key)]
+    for key in sorted(scores, key=lambda one: known_mode(one) == "min")[:1]:
         known = [(c.label, found) for c in analysis.measured if (found := c.estimate(key))]
         said = [f"{label} {number(found.value)}" for label, found in known]
         yield f"{key}: {listed(said, _MOST_ALONE)}."

@@ -12,7 +12,8 @@ import pickle
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,14 @@ def _new_folder() -> str:
     return f"multirun/{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
 
 
-def discard_unused_folder() -> None:
-    """Remove the new sweep folder if no sweep was begun in it.
+def discard_unused_folder(typed: Iterable[Path] = ()) -> None:
+    """Remove the new sweep folder if no sweep was begun in it; a ``typed`` one if it is empty.
 
     Hydra makes it, and writes its own files there, before anybody has looked at the input.
     """
+    for path in typed:
+        with suppress(OSError):  # it was not made, or has something in it
+            path.rmdir()
     if not _new_folder.cache_info().currsize:
         return
     folder = Path(_new_folder())

@@ -10,7 +10,6 @@ import gc
 import inspect
 import json
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -370,12 +369,15 @@ def _check_callback(key: str, component: Component, target: Any) -> None:
 
 def _check_lightning(key: str, component: Component, target: Any, typed: str) -> None:
     if typed and key == "model" and _is_a("LightningModule", target):
-        group = re.split(r"[.=]", typed.lstrip("+~"))[0]
-        own = f"model.{group}._target_" if group in component.arguments else "model.KEY"
+        name, _, value = typed.lstrip("+~").partition("=")
+        group, _, argument = name.partition(".")
+        own = f"model.{group}._target_=VALUE" if group in component.arguments else "model.KEY=VALUE"
+        if argument in inspect.signature(target).parameters:
+            own = f"model.{argument}={value}"
         raise ConfigError(
             f"{group}: found {typed} beside model._target_={component.target}, a LightningModule,"
             f" which builds its own; allowed: nothing of {group}; leave it out, or give the class "
-            f"an argument for it: {own}=VALUE"
+            f"an argument for it: {own}"
         )
     if typed and _makes_batches(key, target):
         name, _, value = typed.lstrip("+").partition("=")

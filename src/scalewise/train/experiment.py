@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import PosixPath
+from pathlib import Path, PosixPath
 from pickle import UnpicklingError
 from typing import Any
 
@@ -22,6 +23,7 @@ from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, explain, instantiate, of_validation, rehearsed
+from scalewise.host import from_here
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import build_data, build_module, build_strategy, check_test, data_share
 from scalewise.train.callbacks import CellTrainer, OwnFolder, can_score, note_unscored
@@ -37,7 +39,7 @@ from scalewise.train.execution import (
 from scalewise.train.length import RunLength, raise_it
 from scalewise.train.provenance import note_imported
 from scalewise.train.rank import RankContext, join, settle_device
-from scalewise.train.recording import CellRecorder
+from scalewise.train.recording import CellRecorder, leave_out
 
 
 def run(
@@ -84,7 +86,7 @@ def run(
         torch.manual_seed(cell.seed + cell.strategy.data_shard(rank.rank, rank.world_size))
     if alone.describes_host:
         note_imported(folder)
-    with explained(cell, module, recorder.steps.missing), execution.stream():
+    with explained(cell, module, recorder), execution.stream():
         joined = _join_process_group(trainer.strategy, cell, rank)
         trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
     if recorder.steps.steps == 0 and cell.ckpt_path is not None:
@@ -101,13 +103,13 @@ def run(
     if cell.validation == "end" and limit:
         if can_score(trainer):
             trainer.limit_val_batches, own = limit, data.get("val_dataloaders")
-            with explained(cell, module, recorder.steps.missing):
+            with explained(cell, module, recorder):
                 trainer.validate(module, own, datamodule=source, verbose=False)
         note_unscored(trainer, recorder, cell.data_source.target)
     if cell.test:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
         own_file: dict[str, Any] = {"ckpt_path": best, "weights_only": False} if best else {}
-        with explained(cell, module, recorder.steps.missing):
+        with explained(cell, module, recorder):
             trainer.test(module, testing, datamodule=source, verbose=False, **own_file)
     summary = recorder.close(trainer, module)
     if rehearsal is not None:
@@ -121,7 +123,7 @@ def run(
 
 
 @contextmanager
-def explained(cell: CellConfig, module: Any, missing: Mapping[str, str]) -> Iterator[None]:
+def explained(cell: CellConfig, module: Any, recorder: CellRecorder) -> Iterator[None]:
     """Raises :class:`ConfigError` for an error of which is known what to change."""
     try:
         yield
@@ -129,8 +131,8 @@ def explained(cell: CellConfig, module: Any, missing: Mapping[str, str]) -> Iter
         if why := explain(error):
             raise ConfigError(why) from error
         if _UNUSED in str(error):
-            raise ConfigError(_unused_parameters(module)) from error
-        if why := why_not_logged(error, cell, missing):
+            raise ConfigError(_unused_parameters(module, recorder.folder.path.parent)) from error
+        if why := why_not_logged(error, cell, recorder.steps.missing):
             raise ConfigError(f"{str(error).rstrip('. ')}: {why}") from error
         raise
     except UnpicklingError as error:
@@ -186,14 +188,15 @@ def why_not_logged(error: Exception, cell: CellConfig, missing: Mapping[str, str
     return cell.unscored or missing.get("validation", early)
 
 
-def _unused_parameters(module: pl.LightningModule) -> str:
+def _unused_parameters(module: pl.LightningModule, sweep: Path) -> str:
     trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
     without = [name for name, one in trained if one.grad is None]
     named = f" ({', '.join(without[:3])}{', ...' * (len(without) > 3)})"
     return (
         "strategy.find_unused_parameters: found false, and the loss does not depend on some "
-        f"parameters{named if 0 < len(without) < len(trained) else ''}; allowed: true (each step "
-        "looks for them), or a model without them"
+        f"parameters{named if 0 < len(without) < len(trained) else ''}; allowed: a model "
+        "without them, or true (each step looks for them): scalewise resume "
+        f"{shlex.quote(from_here(sweep))} strategy.find_unused_parameters=true"
     )
 
 
@@ -238,6 +241,7 @@ def build_trainer(
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
     own = [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
+    leave_out(own, own, recorder.steps.missing)  # a Trainer refuses bars that it is not to draw
     keeps_inside = OwnFolder(recorder, {id(one) for one in callbacks}, cell)
     passed = {
         "enable_model_summary": False,

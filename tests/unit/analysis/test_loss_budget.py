@@ -67,8 +67,7 @@ def pair(host: str) -> tuple[Training, Training]:
     halved = {
         p: ms / 2 if p in ("forward", "backward") else ms for p, ms in (gpu_ms or host_ms).items()
     }
-    single = Training(ranks=1, host_ms=host_ms, gpu_ms=gpu_ms)
-    return single, Training(
+    return Training(ranks=1, host_ms=host_ms, gpu_ms=gpu_ms), Training(
         host_ms=halved if gpu_ms is None else host_ms, gpu_ms=halved if gpu_ms else None
     )
 
@@ -114,8 +113,7 @@ def planted(training: Training, name: str, ms: float) -> Training:
         "loader of one rank later on": ("host_delay", "data_wait", "later"),
         "stall": ("host_delay", "other", "stall"),
     }[name]
-    delay = {phase: lambda rank, step: ms * SHARES[share](rank, step)}
-    return replace(training, **{where: delay})
+    return replace(training, **{where: {phase: lambda rank, step: ms * SHARES[share](rank, step)}})
 
 
 @functools.cache

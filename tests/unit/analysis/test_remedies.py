@@ -73,6 +73,13 @@ def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: LossCa
             assert compose_typed(override) == [override]
 
 
+def test_a_rank_that_is_waited_for_has_no_device_to_leave_out_on_cpus(tmp_path: Path) -> None:
+    for kind in ("cuda", "cpu"):
+        (config,) = analysed(tmp_path / kind, Spec(kind=kind)).measured
+        found = remedy(config, LostTime("waiting", 1.0, 0.2, "", 1))
+        assert ("hardware.gpus" in found.words + found.deed) is (kind == "cuda")
+
+
 def test_nobody_knows_what_a_script_does_and_steps_by_hand_add_nothing_up(tmp_path: Path) -> None:
     by_hand = configuration(tmp_path / "module", model={"_target_": "mine.Gan"})
     assert not remedy(by_hand, LostTime("optimizer", 1.0, 0.2, "")).overrides
@@ -256,6 +263,7 @@ def test_all_that_is_advised_of_own_code_is_read(tmp_path: Path, data: str, own:
         read_all(config)
         found = remedy(config, LostTime("waiting", 1.0, 0.2, ""))
         assert (OWN_BATCHES in found.words) is own
+        assert ("worker" in remedy(config, LostTime("loader", 1.0, 0.2, "")).words) is not own
         assert bool(found.overrides) is not own
         for override in found.overrides:
             read(tuple(shlex.split(whole(analysis, override))[3:]))

@@ -296,9 +296,8 @@ def test_the_status_of_a_sweep(
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
     monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)
-    monkeypatch.setattr(
-        scalewise.analysis, "analyse", lambda sweep: SimpleNamespace(invalid=invalid)
-    )
+    analysed = SimpleNamespace(invalid=invalid)
+    monkeypatch.setattr(scalewise.analysis, "analyse", lambda sweep: analysed)
     told: list[str] = []
     monkeypatch.setattr(scalewise.report, "print_console", lambda *_, **__: told.append("answer"))
     monkeypatch.setattr(scalewise.report, "build", lambda _analysis: files)
@@ -307,6 +306,8 @@ def test_the_status_of_a_sweep(
     assert hydra_main.report() == status
     again = {"failed", "interrupted"} & {*states}
     assert ("finish it: scalewise resume " in capsys.readouterr().err) == bool(again)
+    hydra_main._interrupted("interrupted")
+    assert f"; what is done: scalewise report {path}\n" in capsys.readouterr().err
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(scalewise.report, "build", Mock(side_effect=full))
     if status == Exit.DONE:

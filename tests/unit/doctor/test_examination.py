@@ -72,13 +72,12 @@ def test_a_cpu_is_divided_into_the_devices_asked_for(monkeypatch: pytest.MonkeyP
 
 # Facts of a host, from the kernel's files as it writes them and from the fake driver.
 def test_a_told_host_has_nothing_missing(tmp_path: Path) -> None:
-    governor = f"sys/devices/system/cpu/cpu{usable_cores()[0]}/cpufreq/scaling_governor"
     for path, text in {
         "proc/pressure/cpu": "some avg10=52.16 avg60=37.09 total=3\nfull avg10=1.00 total=0\n",
         "sys/devices/system/node/node10/cpulist": "4-5\n",
         "sys/devices/system/node/node0/cpulist": "0-2,8\n",
         "sys/devices/system/node/node2/cpulist": "\n",
-        governor: "performance\n",
+        f"sys/devices/system/cpu/cpu{usable_cores()[0]}/cpufreq/scaling_governor": "performance\n",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")

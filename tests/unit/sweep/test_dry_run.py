@@ -172,8 +172,7 @@ def test_more_repeats_come_on_top_of_those_the_folder_has(begun: Begun) -> None:
     earlier = planned_repeats(folder)
     extended = plan([asked("sweep.extend=2", "seed=1")], 0, earlier)
     assert sorted(c.planned.repeat for c in extended) == [0, 1, 2, 3, 4]
-    known = {c.planned.cell_id for c in cells}
-    assert sum(c.planned.cell_id in known for c in extended) == 3
+    assert len({c.planned.cell_id for c in cells} & {c.planned.cell_id for c in extended}) == 3
     again = plan([asked("repeats=1", "seed=1")], 0, earlier)
     assert len(again) == 3, "repeats that were planned are not forgotten"
 

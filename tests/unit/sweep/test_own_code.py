@@ -60,7 +60,7 @@ import pytorch_lightning as pl
 class Mine(pl.LightningModule):
     def training_step(self, batch): ...
     def configure_optimizers(self): ...
-class Derived(Mine): ...
+class Derived(Mine): __init__ = lambda self, lr=1: None
 class Other: ...
 """
 BORING = "pytorch_lightning.demos.boring_classes.BoringModel"  # it has loaders of its own
@@ -203,7 +203,8 @@ def test_a_lightning_module_takes_no_optimizer(mine: Path) -> None:
     check_own_code([asked("lit.Derived", "seed=3"), asked("lit.Other", "optimizer=sgd")])
     typed = asked("lit.Derived", "seed=3", "+optimizer.lr=0.5")
     assert refusal(typed).startswith("optimizer: found +optimizer.lr=0.5 beside model._target_=lit")
-    assert refusal(typed).endswith("an argument for it: model.KEY=VALUE")
+    assert refusal(typed).endswith("an argument for it: model.lr=0.5")
+    assert refusal(asked("lit.Derived", "optimizer=sgd")).endswith("for it: model.KEY=VALUE")
     given = asked("lit.Derived", "optimizer=sgd", optimizer={"_target_": "torch.optim.Adam"})
     assert refusal(given).endswith("an argument for it: model.optimizer._target_=VALUE")
     check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])

@@ -108,8 +108,7 @@ def test_only_cells_that_changed_are_read_again(sweep: SweepFolder) -> None:
     reader = StatusReader(sweep.path)
     reader.read()
     RecordedCell(sweep.cell("waiting"), steps=100).succeed()
-    counts = [reader.read(changed=ids).count().get("done") for ids in ((), ("id-waiting",))]
-    assert counts == [1, 2]
+    assert [reader.read(changed=ids).count().get("done") for ids in ((), ("id-waiting",))] == [1, 2]
 
 
 def test_the_command_prints_a_table_and_json(

@@ -24,6 +24,7 @@ from scalewise.train import experiment
 from scalewise.train.build import build_data
 from scalewise.train.callbacks import OwnFolder, build_schedule, can_score, note_unscored
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
+from scalewise.train.recording import leave_out
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -207,6 +208,8 @@ def test_callbacks_of_a_module_act_but_for_those_whose_work_a_cell_does() -> Non
     trainer.fit(module)
     trainer.validate(module, verbose=False)
     assert trainer.callbacks == [keeps[0], mine]
+    leave_out([], [pl.callbacks.TQDMProgressBar()], told := {"callback": "the work of A"})
+    assert told == {"callback": "the work of A and TQDMProgressBar"}
     with pytest.raises(ConfigError, match="LearningRateFinder; allowed: "):
         again.fit(module)
 

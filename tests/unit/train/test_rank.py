@@ -18,7 +18,7 @@ from fakes.recorded import RecordedCell
 from scalewise import records
 from scalewise.config import cause_of
 from scalewise.doctor.host_facts import host_facts
-from scalewise.host import foreign_launch, rendezvous, scrubbed
+from scalewise.host import foreign_launch, rendezvous, rows, scrubbed
 from scalewise.records import CellFolder, CurrentAttempt, DeviceInfo, PlannedCell, current_attempt
 from scalewise.sweep import worker
 from scalewise.tracking.tracker import SweepName, run_info
@@ -137,10 +137,12 @@ def test_unused_parameters_are_named_with_our_key() -> None:
     module = pl.LightningModule()
     module.used, module.head = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
     module.used(torch.ones(2)).sum().backward()
-    assert "(head.weight); allowed: true" in experiment._unused_parameters(module)
-    assert "(" not in experiment._unused_parameters(nn.Linear(2, 2)).partition(";")[0]
+    told = rows(experiment._unused_parameters(module, Path("a b/c")), 80)
+    assert told[1].endswith(" (head.weight);")
+    assert told[-1] == "  scalewise resume 'a b/c' strategy.find_unused_parameters=true"
+    assert "(" not in experiment._unused_parameters(nn.Linear(2, 2), Path()).partition(";")[0]
     module.head(torch.ones(2)).sum().backward()
-    assert "(" not in experiment._unused_parameters(module).partition(";")[0]
+    assert "(" not in experiment._unused_parameters(module, Path()).partition(";")[0]
 
 
 # What a rank and a Monitor import to train, and what they leave out.

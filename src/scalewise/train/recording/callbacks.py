@@ -36,7 +36,8 @@ def leave_out(every: list[pl.Callback], own: list[pl.Callback], missing: dict[st
         held[:] = [one for one in held if type(one) not in left]
     if left:
         names = ", ".join(sorted(kind.__name__ for kind in left))
-        missing["callback"] = f"a cell does the work of {names}"
+        lead = f"{missing['callback']} and" if "callback" in missing else "a cell does the work of"
+        missing["callback"] = f"{lead} {names}"
 
 
 class CallbackTimes:

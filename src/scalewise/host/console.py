@@ -93,8 +93,8 @@ def _is_gone(number: int) -> bool:
     return any(event & gone for _, event in poll.poll(0))
 
 
-_CLAUSE = re.compile(r"(?<=[.,;])(?<!Next,) (?=\S)|(?<=\S) (?=\(|scalewise resume )|(?<=  log:) ")
-_PASTED = re.compile(r"^ *(Next|log): |scalewise resume ")
+_CLAUSE = re.compile(r"(?<=[.,;])(?<!Next,) (?=\S)|(?<=\S) (?=\(|scalewise r\w+ )|(?<=  log:) ")
+_PASTED = re.compile(r"^ *(Next|log): |scalewise r(esume|un) ")
 _WHOLE = re.compile(r" *(Run|Report|Trackio|WandB|resumes): ")
 
 

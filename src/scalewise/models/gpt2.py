@@ -79,14 +79,9 @@ class Gpt2(nn.Module):
     """
 
     def __init__(
-        self,
-        vocabulary_size: Annotated[int, Field(ge=2)],
-        context_length: PositiveInt,
-        layers: PositiveInt,
-        heads: PositiveInt,
-        width: PositiveInt,
-        dropout: BelowOne = 0.0,
-    ) -> None:
+        self, vocabulary_size: Annotated[int, Field(ge=2)], context_length: PositiveInt,
+        layers: PositiveInt, heads: PositiveInt, width: PositiveInt, dropout: BelowOne = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.vocabulary_size = vocabulary_size
         self.context_length = context_length

@@ -223,7 +223,9 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
         loss = budget.loss("contention") if budget else None
         if loss and loss.is_limit:
             of = f"{number(loss.ms)} of {number(side.step_ms)} ms a step"
-            return f"Other processes held the cores of {side.device_words} for {of}."
+            quiet = (one.figures["quiet"] for one in pair.remarks if one.code == "contention")
+            without = "".join(f" ({one}x without that)" for one in quiet if one != "unknown")
+            return f"Other processes held the cores of {side.device_words} for {of}{without}."
     return _sentence(next((one.brief for one in pair.remarks if one.gravity == "undecided"), ""))
 
 
@@ -340,7 +342,7 @@ def _doubt(found: Sequence[RemarkLine], pair: Pair) -> Iterator[Line]:
     more = f" ({len(own) - 1} more in the report)" if len(own) > 1 else ""
     for one in own[:1]:
         side = pair.multi if pair.multi.config_id in one.about else pair.single
-        yield Line(f"Doubt{more}: {side.device_words}: {one.first.brief}.", more="remarks")
+        yield Line(f"Doubt: {side.device_words}: {one.first.brief}{more}.", more="remarks")
 
 
 def _alone(analysis: Analysis) -> Iterator[str]:

@@ -93,14 +93,11 @@ def test_illegal_nccl_values_are_refused(settings: dict[str, str | int], message
 @pytest.mark.parametrize(
     ("value", "warned"),
     [
-        ("Tree", True),
-        ("tree", True),
-        ("tree,ring", False),
-        ("^NVLS", False),
-        ("allreduce:tree;broadcast:ring", False),
-        ("ring;allreduce:^tree", False),
+        ("Tree", True), ("tree", True),
+        ("tree,ring", False), ("^NVLS", False),
+        ("allreduce:tree;broadcast:ring", False), ("ring;allreduce:^tree", False),
     ],
-)
+)  # fmt: skip
 def test_algorithm_lists_are_legal_and_a_bare_tree_is_warned_of(value: str, warned: bool) -> None:
     check_nccl({"NCCL_ALGO": value})
     assert bool(nccl_warnings({"NCCL_ALGO": value})) == warned

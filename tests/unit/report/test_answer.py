@@ -78,6 +78,8 @@ def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
     command = f"scalewise resume {'x' * 90} sweep.extend=4"
     broken = ["  Next, to decide:", f"  {command}", "  (2 min)."]
     assert rows(f"  Next, to decide: {command} (2 min).", 80) == broken
+    script = f"  (scalewise run --devices 1,2 -- python {'x' * 60} --lr 1),"
+    assert rows(f"ask for both{script[1:]} if so", 80) == ["ask for both", script, "  if so"]
     assert max(map(len, rows("word " * 60, 80))) <= 80
     assert [len(rows("ab, cd", width)) for width in (6, 5)] == [1, 2]
     assert rows("  scalewise resume /a/b", 20) == ["  scalewise resume /a/b"]
@@ -124,13 +126,11 @@ def test_the_command_to_paste_has_each_key_once_and_none_of_another_option(
 @pytest.mark.parametrize(
     ("strategy", "override", "refused"),
     [
-        ("fsdp", "execution=cudagraph", True),
-        ("ddp", "execution=cudagraph", False),
-        ("ddp", "strategy.compression=bf16", False),
-        ("fsdp", "strategy.compression=bf16", True),
+        ("fsdp", "execution=cudagraph", True), ("ddp", "execution=cudagraph", False),
+        ("fsdp", "strategy.compression=bf16", True), ("ddp", "strategy.compression=bf16", False),
         ("ddp", "max_steps=1", True),
     ],
-)
+)  # fmt: skip
 def test_a_setting_that_would_be_refused_is_not_offered(
     tmp_path: Path, strategy: str, override: str, refused: bool
 ) -> None:
@@ -294,7 +294,9 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
     edit_ranks(path, lambda rank: rank["missing"].update(shard_audit="a stream"))
     found = analyse(load_sweep(path))
     (lines,) = blocks(found)
-    said = re.fullmatch(r"Doubt \((\d) more in the report\): 2 devices: 1 of 60 .*", lines[-1].text)
+    said = re.fullmatch(
+        r"Doubt: 2 devices: 1 of 60 .*\((\d) more in the report\)\.", lines[-1].text
+    )
     assert said and int(said[1]) == sum(one.gravity != "note" for one in remark_lines(found)) - 1
     assert len(lines) <= 4
     (both,) = (one for one in remark_lines(found) if one.first.code == "few_untrained")
@@ -319,19 +321,23 @@ def test_a_remark_on_several_configurations_counts_the_runs_of_all_that_ended(
     assert len(line.about) == 2 and not line.text.endswith(" runs)"), "it holds of all"
 
 
-def test_an_open_verdict_begins_with_who_held_the_cores(tmp_path: Path) -> None:
-    cpu = [
-        replace(one, kind="cpu") for one in (*repeats(Spec(), NOISY[0]), *repeats(DDP, NOISY[1]))
-    ]
-    path = write_sweep(tmp_path, cpu)
-    crowd(path, "*-ddp-*", ms=3.0)
+@pytest.mark.parametrize(
+    ("factors", "held", "end"),
+    [(NOISY[1], "ddp", "."), (STEADY_3, "single", " (0.97x without that).")],
+)  # fmt: skip
+def test_an_open_verdict_begins_with_who_held_the_cores(
+    tmp_path: Path, factors: list[float], held: str, end: str
+) -> None:
+    several = repeats(replace(DDP, kind="cpu"), factors)
+    path = write_sweep(tmp_path, [*repeats(Spec(kind="cpu")), *several])
+    crowd(path, f"*-{held}-*")
     found = analyse(load_sweep(path))
     (lines,) = blocks(found)
     assert lines[0].verdict == "undecided"
-    loss = found.budgets[found.pairs[0].multi.config_id].loss("contention")
+    side = found.pairs[0].multi if held == "ddp" else found.pairs[0].single
+    loss = found.budgets[side.config_id].loss("contention")
     assert loss is not None and loss.is_limit
-    measured = found.pairs[0].multi.step_ms
-    assert f"for {number(loss.ms)} of {number(measured)} ms a step" in lines[1].text
+    assert lines[1].text.endswith(f"{number(loss.ms)} of {number(side.step_ms)} ms a step{end}")
     assert not any("others held" in line.text for line in lines[2:])
 
 

@@ -249,9 +249,11 @@ def describe_model(module: nn.Module) -> dict[str, Any]:
 def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
     """Their classes, and the settings of the first group of the first one."""
     settings = optimizers[0].param_groups[0] if optimizers else {}
+    plain = {k: v for k, v in settings.items() if isinstance(v, bool | int | float | str)}
     return {
         "name": "+".join(type(o).__name__ for o in optimizers) or "none",
-        **{k: v for k, v in settings.items() if isinstance(v, bool | int | float | str)},
+        # A scheduler's first value may be 0.00011999999999999988.
+        **{k: float(f"{v:.12g}") if isinstance(v, float) else v for k, v in plain.items()},
     }
 
 

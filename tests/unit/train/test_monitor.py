@@ -94,6 +94,7 @@ def test_model_source_layers_settings_and_devices_tell_fits_apart_and_trackers_d
     ]  # fmt: skip
     assert len(set(ids)) == len(ids)
     assert _id(Small(), trackers=("wandb",)) == ids[0]
+    assert _id(Small(), lr=0.1 - 1e-16) == ids[0], "as a scheduler computes it"
 
 
 def test_fits_of_other_seeds_repeat_each_other_and_have_their_seed_on_record() -> None:

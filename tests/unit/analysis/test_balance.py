@@ -73,6 +73,7 @@ def test_ranks_late_in_turns_are_as_uneven_as_one_that_is_always_late(tmp_path: 
     for rank, one in enumerate(rows):
         one["host_arrival_ms"] = 10.0
         one["host_arrival_ms"][rank::2] += 7.0
+        one["host_arrival_ms"][-2:] = 0.0  # a clock that stopped says nothing of them
     turns = measure_balance(
         common_steps([replace(s, rows=r) for s, r in zip(cell.steps, rows, strict=True)], 2)
     )
@@ -81,7 +82,12 @@ def test_ranks_late_in_turns_are_as_uneven_as_one_that_is_always_late(tmp_path: 
 
 
 def test_a_cv_is_graded_at_the_edges_and_written_as_it_is_graded() -> None:
-    edges = {"excellent": (0.0, 4.99), "good": (5.0, 9.99), "fair": (10.0, 19.99), "poor": (20.0,)}
+    edges = {
+        "excellent": (0.0, 4.99, np.nextafter(5, 0)),
+        "good": (5.0, 9.99),
+        "fair": (10.0, 19.99),
+        "poor": (20.0,),
+    }
     for expected, cvs in edges.items():
         written = [float(cv_text(cv)) for cv in cvs]
         assert {grade(cv) for cv in (*cvs, *written)} == {expected}
@@ -209,6 +215,8 @@ def padded(ranks: int, twice: int) -> list[list[int]]:
         ([[0, 1, 2, 3], []], {"size": 4}, "incomplete", None),
         ([[], []], {"size": 4}, "not judged", None),
         (DRAWN, {}, "not judged", None),
+        ([[0, 1, 2, 0, 1], [1, 2, 3]], {}, "not judged", None),
+        ([[0, 1, 2, 0], [1, 2, 3]], {}, "overlap", 2),
         ([DRAWN[0]] * 2, {}, "every rank sees all data", len(np.unique(DRAWN[0]))),
         ([range(50)], {"ranks": 2}, "not judged", None),
         ([], {"ranks": 2}, "not judged", None),

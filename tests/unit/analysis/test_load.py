@@ -75,10 +75,13 @@ def test_a_missing_record_is_said(tmp_path: Path, record: str) -> None:
 
 
 def test_a_lost_plan_still_finds_the_cells(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [Spec(), DDP])
+    path = write_sweep(tmp_path, [Spec(), DDP, replace(DDP, repeat=3, outcome="failed")])
     (path / "sweep.json").write_text("not json")
     sweep = load_sweep(path)
-    assert len(sweep.cells) == 2
+    *_, failed = sweep.cells
+    name = failed.path.name
+    assert len(sweep.cells) == 3
+    assert failed.planned == records.PlannedCell(name, name, name, (), 0, None)
     assert "plan is lost" in " ".join(sweep.problems)
     assert len(analyse(sweep).pairs) == 1
 

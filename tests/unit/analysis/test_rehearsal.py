@@ -313,33 +313,39 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
     assert "rehearsed" not in rows
 
 
-def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path) -> None:
-    two = replace(REAL, devices=2)
-    alone = replace(SINGLE, batch_size=32, phases_ms={**SINGLE_MS, "forward": 0.5, "backward": 1.0})
-    specs = [each for spec in (SINGLE, alone, two, REAL, rehearsal()) for each in repeats(spec)]
-    (case,) = cases([("a", played(tmp_path, *specs))])
-    one, real, play, small = (
-        sum(ms.values()) for ms in (SINGLE_MS, DDP.phases_ms, FASTER, alone.phases_ms)
-    )
+@pytest.mark.parametrize(("ranks", "batch", "verdict"), [(4, 32, "does not pay"), (3, 42, "pays")])
+def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(
+    tmp_path: Path, ranks: int, batch: int, verdict: str
+) -> None:
+    whole = {"batch_size": batch * ranks}
+    few = {**SINGLE_MS, "forward": 0.5, "backward": 1.0}
+    specs = [
+        replace(SINGLE, **whole), replace(SINGLE, batch_size=batch, phases_ms=few),
+        replace(REAL, devices=2, **whole), replace(REAL, devices=ranks, **whole), rehearsal(ranks),
+    ]  # fmt: skip
+    runs = [each for spec in specs for each in repeats(spec)]
+    (case,) = cases([("a", played(tmp_path, *runs, ranks=ranks))])
+    one, real, play, small = (sum(ms.values()) for ms in (SINGLE_MS, DDP.phases_ms, FASTER, few))
     play *= case.rehearsal.lateness
-    serial = (real / one - 1 / 2) / (1 - 1 / 2)  # two devices take as long as four
+    serial = (real / one - 1 / 2) / (1 - 1 / 2)  # two devices take as long as all
     expected = {
         "step": play / real - 1,
-        "surplus": (play - one / 4) / (real - one / 4) - 1,
-        "linear": one / 4 / real - 1,
+        "surplus": (play - one / ranks) / (real - one / ranks) - 1,
+        "linear": one / ranks / real - 1,
         "alone": small / real - 1,
-        "amdahl": one * (serial + (1 - serial) / 4) / real - 1,
+        "amdahl": one * (serial + (1 - serial) / ranks) / real - 1,
     }
     assert {key: getattr(case, key) for key in expected} == pytest.approx(expected, rel=0.02)
     assert (case.regime, case.covered) == ("GPU", False)
-    (score,) = scores([case, case])
+    unsure = replace(case, rehearsal=replace(case.rehearsal, word="cannot tell"))
+    (score,) = scores([unsure, unsure])
     assert (score.cases, score.models, score.hosts) == (2, 1, 1)
     assert score.worst == score.middle("step") == abs(case.step)
     assert (score.covered, score.covered.interval) == (Share(0, 2), None)
     assert score.told == Share(0, 0)
-    said = replace(case, rehearsal=replace(case.rehearsal, word="likely does not pay"))
-    (score,) = scores([case, said, replace(said, verdict="undecided")])
-    assert (case.verdict, score.told) == ("does not pay", Share(1, 2))
+    said = replace(case, rehearsal=replace(case.rehearsal, word=f"likely {case.verdict}"))
+    (score,) = scores([unsure, said, replace(said, verdict="undecided")])
+    assert (case.verdict, score.told) == (verdict, Share(1, 2))
 
 
 def test_a_surplus_that_may_be_none_has_no_error(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fakes.recorded import (
     write_sweep,
 )
 from fakes.sections import lines_of
-from scalewise.analysis import analyse, compare, load_sweep
+from scalewise.analysis import analyse, compare, estimate, estimate_positive, load_sweep
 from scalewise.analysis.comparability import code_and_data_fields, differences, shared_part
 from scalewise.analysis.comparison import replaced_runs
 from scalewise.analysis.scaling import Refused
@@ -124,6 +124,14 @@ def with_neighbours(specs: list[Spec], *which: int) -> list[Spec]:
         replace(s, co_tenants=("pid 4711 (python)",), run_factor=5.0) if i in which else s
         for i, s in enumerate(specs)
     ]
+
+
+def test_a_run_far_out_is_doubted_with_the_figure_without_it(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), [*STEADY, *STEADY, 3.0]))
+    rates = found.measured[0].values("global_samples_per_s")
+    whole, without = (estimate(estimate_positive(each)) for each in (rates, rates[:-1]))
+    (doubt,) = [one for one in found.remarks if one.code == "outliers"]
+    assert doubt.figures == {"count": 1, "runs": 11, "whole": whole, "without": without}
 
 
 def test_one_repeat_with_a_neighbour_is_set_aside_and_others_are_compared(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from scalewise.analysis import (
     statistics,
     verdict,
 )
-from scalewise.analysis.figures import confidence, interval_words, no_bound
+from scalewise.analysis.figures import bounds_nothing, confidence, interval_words, no_bound
 from scalewise.analysis.statistics import (
     Interval,
     bonferroni,
@@ -215,6 +215,8 @@ def test_an_interval_that_bounds_nothing_is_null_with_its_reason() -> None:
     assert "interval_missing" not in bound
     assert bound["interval"]["low"] == 0.3
     assert as_plain(None) is None
+    ends = (1000.0, 1000.5)
+    assert [bounds_nothing(Interval(1.0, end)) for end in ends] == [False, True]
 
 
 @pytest.mark.parametrize(

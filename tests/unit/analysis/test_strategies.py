@@ -31,6 +31,7 @@ from scalewise.analysis import (
     choose_strategy,
     configurations,
     load_sweep,
+    number,
 )
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.decisions import threshold_rule
@@ -169,14 +170,18 @@ def test_the_baseline_is_the_rule_of_seed_000(
     assert threshold_rule(parameters, batch).says == says
 
 
-def test_the_report_says_what_was_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "more"),
+    [(1.0, "; compressed to 50% of "), (2.0, "; compressed to 25% of "), (0.5 / 0.99, "")],
+)
+def test_the_report_says_what_was_sent(tmp_path: Path, rounds: float, more: str) -> None:
     write_sweep(tmp_path, [DDP])
-    sent = to_plain(CommunicationRecord("gradients", 1.0, 8_085_516 / 2))
+    sent = to_plain(CommunicationRecord("gradients", rounds, 8_085_516 / 2))
     edit_ranks(tmp_path, lambda rank: rank.update(communication=sent))
     (line,) = lines_of(tmp_path, "sent")
     assert line == (
-        "large ddp x2: gradients averaged 1.00 times a step, 3.86 MiB a rank handed to the "
-        "all-reduce; compressed to 50% of the gradients' 7.71 MiB"
+        f"large ddp x2: gradients averaged {number(rounds)} times a step, 3.86 MiB a rank handed "
+        f"to the all-reduce{more}" + ("the gradients' 7.71 MiB" if more else "")
     )
 
 

@@ -25,8 +25,7 @@ Rank = dict[str, Any]
 
 def analysed(path: Path, change: Callable[[Rank], None], multi: Spec = DDP) -> Analysis:
     """Three runs a side; every rank of those on two devices is changed."""
-    write_sweep(path, [*repeats(Spec()), *repeats(multi)])
-    edit_ranks(path, change, "*-ddp-*")
+    edit_ranks(write_sweep(path, [*repeats(Spec()), *repeats(multi)]), change, "*-ddp-*")
     return analyse(load_sweep(path))
 
 
@@ -99,8 +98,7 @@ SIDES = [run for spec in (Spec(config=AUTO), replace(DDP, config=AUTO))
 
 def trained_without(path: Path, *specs: Spec, without: int | None) -> Analysis:
     """The single-device runs left out a gradient in so many steps, the others in none."""
-    write_sweep(path, specs)
-    edit_ranks(path, lambda rank: rank.update(steps_without_loss=0), "*-ddp-*")
+    edit_ranks(write_sweep(path, specs), lambda rank: rank.update(steps_without_loss=0), "*-ddp-*")
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=without), "*-single-*")
     return analyse(load_sweep(path))
 
@@ -184,6 +182,7 @@ def added(name: str, more: int, first: int = 25, last: int | None = None) -> Cal
         (scaled(4, 1), True), (added("host_forward_ms", 2, last=26), True),
         (added("start_ns", -(10**6)), True),
         (added("start_ns", 10**9), False),  # a pause
+        (scaled(1, 2), False), (scaled(1, 2.01), True),  # half of the time, and more
     ],
 )  # fmt: skip
 def test_steps_are_apart_phases_add_up(change: Callable[[Rows], None], contradicts: bool) -> None:

@@ -15,6 +15,7 @@ from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
 from fakes.sections import lines_of
 from fakes.step_files import write_rows
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
+from scalewise.analysis.model import WarmUp
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.step_figures import find_first
 from scalewise.records import CellFolder, LengthRecord, read_steps
@@ -63,6 +64,11 @@ SUDDEN = steps((75, 14.0), (145, 10.0))
 )  # fmt: skip
 def test_timing_begins_where_steps_keep_a_level(times: Floats, found: tuple[str, int, int]) -> None:
     assert find_first(times, LEAST) == found
+    said = [str(WarmUp("not steady", LEAST, LEAST, at, 100)) for at in (60, 61)]
+    for words, why in zip(
+        said, ("60 of 100, after a stall;", "61 of 100, after half "), strict=True
+    ):
+        assert why in words and words.endswith(" from 20 on are timed")
 
 
 @pytest.mark.parametrize("end", [60, 120])

@@ -283,7 +283,7 @@ def test_what_links_carry() -> None:
     for kind, gb_s in (("NV18", 450), ("PIX", pytest.approx(63.0, abs=0.1)), ("SYS", None)):
         assert expected_gb_s(_healthy(), PairLink(0, 1, kind, "ok")) == gb_s
     assert pcie_gb_s(4, 16) == pytest.approx(31.5, abs=0.1)
-    assert pcie_gb_s(4, None) is None
+    assert pcie_gb_s(4, None) is pcie_gb_s(None, 16) is pcie_gb_s(9, 16) is None
 
 
 def test_a_report_comes_back_from_disk_and_is_shown(tmp_path: Path) -> None:

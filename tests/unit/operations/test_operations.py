@@ -26,6 +26,8 @@ def plain_interpolation(stream: Tensor, times: Tensor, targets: Tensor) -> Tenso
 def test_fused_streams_are_what_numpy_interpolates(dtype: str) -> None:
     data = SensorStreams([5, 12, 1], [7, 3, 2], targets=9, samples=4, dtype=dtype)
     streams, times, targets = data.train.__getitems__([2, 0, 3])
+    moved = [each * each.shape[1] - torch.arange(each.shape[1]) for each in (*times, targets)]
+    assert 0.2 < torch.cat([*map(torch.flatten, moved)]).abs().max() <= 1 / 3
     fused = Fusion()((streams, times, targets))
     assert (fused.shape, fused.dtype) == ((3, 9, 12), streams[0].dtype)
     expected = [plain_interpolation(s, t, targets) for s, t in zip(streams, times, strict=True)]

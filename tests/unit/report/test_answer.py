@@ -182,6 +182,11 @@ def test_an_open_verdict_leans_where_mean_and_pairs_agree(
 ) -> None:
     found = analysed(tmp_path, *repeats(Spec(), [1.0] * len(shares)), *repeats(DDP, shares))
     assert blocks(found)[0][1].text.startswith(said)
+    (pair,) = found.pairs
+    at_edge = replace(pair, speedup=replace(pair.speedup, value=pair.judgement.wanted))
+    leans = blocks(replace(found, pairs=(at_edge,)))[0][1].text.startswith("It leans to paying")
+    most = 2 * sum(run >= pair.judgement.wanted for run in pair.run_speedups) > len(shares)
+    assert leans is most
 
 
 def test_more_rounds_than_were_allowed_are_asked_for(tmp_path: Path) -> None:
@@ -339,6 +344,12 @@ def test_an_open_verdict_begins_with_who_held_the_cores(
     assert loss is not None and loss.is_limit
     assert lines[1].text.endswith(f"{number(loss.ms)} of {number(side.step_ms)} ms a step{end}")
     assert not any("others held" in line.text for line in lines[2:])
+    fast = {name: ms / 3 for name, ms in DDP.phases_ms.items()}
+    few = [run for side in (Spec(kind="cpu"), replace(DDP, kind="cpu", phases_ms=fast))
+           for run in repeats(side, [1.0, 1.06])]  # fmt: skip
+    crowd(write_sweep(tmp_path / "few", few), "*-single-*")
+    (lines,) = blocks(analyse(load_sweep(tmp_path / "few")))
+    assert [line.text.partition(": ")[0] for line in lines[2:]] == ["Lost", "Doubt"], "of one thing"
 
 
 @pytest.mark.parametrize("monitored", [False, True], ids=["sweep", "script"])

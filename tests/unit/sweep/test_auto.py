@@ -10,7 +10,6 @@ from fakes.executor import PlayedExecutor
 from fakes.recorded import DDP, Spec, write_cell
 from fakes.requests import asked
 from scalewise.analysis import UndecidedError
-from scalewise.config import ConfigError
 from scalewise.records import (
     CellFolder,
     Ending,
@@ -118,18 +117,3 @@ def test_nothing_is_trained_where_nothing_was_measured(tmp_path: Path, auto: Req
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
     with pytest.raises(UndecidedError, match=r"^no strategy could be measured: single: "):
         choose(folder, auto)
-
-
-def test_a_candidate_that_cannot_run_the_cell_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="candidates: found 'auto'; allowed: any other"):
-        asked(
-            "strategy=auto",
-            "+strategy.candidates.again={name: again, kind: auto, candidates: "
-            "{a: {name: a, kind: single}, b: {name: b, kind: ddp}}}",
-        )
-    with pytest.raises(ConfigError, match="precision: found fp16-mixed with strategy=local_sgd"):
-        asked(
-            "strategy=auto",
-            "+strategy.candidates.local_sgd={name: local_sgd, kind: local_sgd}",
-            "precision=fp16-mixed",
-        )

@@ -150,18 +150,6 @@ def test_the_same_curve_is_the_same_link_wherever_its_record_lies(tmp_path: Path
     assert len(links[0].points) > 10
 
 
-def test_all_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="all: found true with rehearse=none; allowed: false"):
-        RehearseConfig(all=True)
-
-
-def test_points_out_of_order_are_refused() -> None:
-    """While settings are read: an error without a key would be shown as a bug."""
-    for word in ("[[9,1],[8,1]]", "[[8,1],[8,2]]"):
-        with pytest.raises(ConfigError, match=r"rehearse\.points: .*bytes from small to large"):
-            settled("devices=4", "rehearse=nvlink_h200", f"rehearse.points={word}")
-
-
 def test_an_examination_without_collectives_makes_no_link(tmp_path: Path) -> None:
     path = tmp_path / "doctor.json"
     path.write_text(json.dumps({"schema_version": 1}))

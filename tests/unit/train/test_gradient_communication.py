@@ -159,6 +159,21 @@ def event(
     return SimpleNamespace(**{key: lambda value=value: value for key, value in told.items()})
 
 
+def test_blocks_of_six_steps_reduce_in_turn_and_the_first_of_each_settles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "DistributedDataParallel", SimpleNamespace)
+    watch: Any = ProfiledSteps(CellFolder(tmp_path), 10, ProfileConfig(window=True, steps=2))
+    model, told = SimpleNamespace(), []
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(model=model), max_steps=70)
+    for done in range(12, 75):
+        watch._take_turns(trainer, done)
+        told.append(model.require_backward_grad_sync)
+    assert told == ([False] * 6 + [True] * 6) * 5 + [True] * 3
+    assert watch._unreduced == [12 + 12 * block + i for block in range(5) for i in range(1, 6)]
+    assert watch._reduced == [6 + one for one in watch._unreduced][:-2], "no step after the last"
+
+
 def test_interval_arithmetic_agrees_with_counting_every_nanosecond() -> None:
     none = np.empty((0, 2), dtype=np.int64)
     assert covered_ns(none) == shared_ns(none, np.array([[0, 5]])) == 0

@@ -21,6 +21,7 @@ from scalewise.train.monitored import config_id
     ("arguments", "message"),
     [
         ({"warmup_steps": -1}, "^warmup_steps: found -1; allowed: 0 or more"),
+        ({"log_every_n_steps": 0}, "^log_every_n_steps: found 0; allowed: 1 or more"),
         ({"interval_s": 0.01}, "^interval_s: found 0.01; allowed: 0.1 or more"),
         ({"tracking": "wandb"}, "^tracking: found 'wandb'; allowed: a list of trackio and wandb"),
         ({"tracking": ["mlflow"]}, "allowed: a list of trackio and wandb"),
@@ -29,6 +30,7 @@ from scalewise.train.monitored import config_id
 def test_wrong_arguments_are_one_clear_line(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Monitor(**arguments)
+    Monitor(warmup_steps=0, log_every_n_steps=1, interval_s=0.1, tracking=["wandb"])
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def train(defaults: bool = True, answers: bool = True) -> int:
 def _folders_to_make(words: Sequence[str]) -> list[Path]:
     """A typed folder for records that is not there yet, and those above it, the innermost first."""
     folders = ("hydra.run.dir", "hydra.sweep.dir")
-    named = [Path(word.partition("=")[2]) for word in words if key_of(word) in folders]
+    named = [Path(word.partition("=")[2].strip("'\"")) for word in words if key_of(word) in folders]
     return [path for one in named for path in (one, *one.parents) if not path.exists()]
 
 
@@ -142,7 +142,9 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
         sys.path += [str(Path.cwd()), str(place.parent)]  # it was started beside a user's own model
     status = train(defaults=False)
     asked = {cell_id for one in sweep_reports for cell_id in one.endings}
-    left = sum(one.cell_id not in asked and not sweep.is_done(one) for one in plan.cells)
+    others = [one for one in plan.cells if one.cell_id not in asked and not sweep.is_done(one)]
+    wrong = [try_.cause for c in others for try_ in [*sweep.cell(c.name).attempts()][-1:]]
+    left = len(others) - wrong.count("config")  # which stays wrong
     # A search asks for others each time.
     is_whole = {"sweep.rerun", "hydra/sweeper"}.isdisjoint(map(key_of, (*words, *more)))
     if asked and left and is_whole and status != Exit.INTERRUPTED:
@@ -168,7 +170,8 @@ def _is_mine(path: Path) -> bool:
 def _interrupted(why: str) -> int:
     done = [from_here(one.folder) for one in sweep_reports if one.count("done")]
     reads = [f"scalewise report {shlex.quote(folder)}" for folder in dict.fromkeys(done)]
-    say(f"{why}; what is done: {' and '.join(reads)}" if reads else f"{why}: no cell is done")
+    none = ": no cell is done" * bool(sweep_reports)  # it may have done some before
+    say(f"{why}; what is done: {' and '.join(reads)}" if reads else why + none)
     _say_how_to_finish()
     return Exit.INTERRUPTED
 

@@ -275,10 +275,8 @@ class CellConfig:
         tries, data = self.execution.cudnn_benchmark, self.data_source.target
         strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
         for key, found, holds, allowed, beside in (
-            # A captured step has the learning rate of its capture, and nobody acts inside it.
+            # A captured step has the learning rate of its capture.
             ("scheduler", "a schedule", not (self.scheduler and captures),
-             "execution=eager or compile", execution),
-            ("callbacks", ", ".join(self.callbacks), not (self.callbacks and captures),
              "execution=eager or compile", execution),
             ("test", self.test, not self.test or whole or kind == "auto",
              "strategy=single or ddp", strategy),

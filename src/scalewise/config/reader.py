@@ -65,8 +65,7 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
     try:
         data["dataset"] = dataset = dict(_group(data, "dataset"))
         data["loader"] = dataset.pop("loader", {})
-        planted = ("fault",) if "fault" in data else ()
-        for key in ("model", "dataset", "optimizer", *planted):
+        for key in ("model", "dataset", "optimizer", *({"fault"} & data.keys())):
             data[key] = component_of(key, _group(data, key))
         data["callbacks"] = callbacks_of(data.get("callbacks") or {})
         data["scheduler"] = scheduler_of(data.get("scheduler"))

@@ -198,7 +198,10 @@ def check_training(cell: CellConfig) -> None:
     """Refuse what waits for something that does not happen in ``cell``. Raises ConfigError."""
     validation, scheduler = cell.validation, cell.scheduler
     for name, callback in cell.callbacks.items():
-        arguments = callback.arguments
+        arguments, execution = callback.arguments, f"execution={cell.execution.name}"
+        # Nobody acts inside a captured step.
+        runs = cell.execution.kind != "cudagraph" or is_needless(name, callback.target)
+        require("callbacks", name, runs, "execution=eager or compile", execution)
         check_monitor(f"callbacks.{name}", arguments.get("monitor"), cell)
         path = arguments.get("dirpath")
         require(

@@ -94,7 +94,7 @@ def _is_gone(number: int) -> bool:
 
 
 _CLAUSE = re.compile(r"(?<=[.,;])(?<!Next,) (?=\S)|(?<=\S) (?=\(|scalewise r\w+ )|(?<=  log:) ")
-_PASTED = re.compile(r"^ *(Next|log): |scalewise r(esume|un) ")
+_PASTED = re.compile(r"^ *(Next|log): |scalewise r(esume|un|eport) ")
 _WHOLE = re.compile(r" *(Run|Report|Trackio|WandB|resumes): ")
 
 

@@ -223,8 +223,9 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
         loss = budget.loss("contention") if budget else None
         if loss and loss.is_limit:
             of = f"{number(loss.ms)} of {number(side.step_ms)} ms a step"
-            quiet = (one.figures["quiet"] for one in pair.remarks if one.code == "contention")
-            without = "".join(f" ({one}x without that)" for one in quiet if one != "unknown")
+            told = [one.figures for one in pair.remarks if one.code == "contention"]
+            alone = (one["quiet"] for one in told if " and " not in one["sides"])
+            without = "".join(f" ({one}x without that)" for one in alone if one != "unknown")
             return f"Other processes held the cores of {side.device_words} for {of}{without}."
     return _sentence(next((one.brief for one in pair.remarks if one.gravity == "undecided"), ""))
 
@@ -289,7 +290,8 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
         to_add = 0 if adapts else last.more_runs or 0
-        failed = sum(cell.state == "failed" for cell in analysis.unfinished)
+        ended = [cell.ending for cell in analysis.unfinished]  # wrong input stays wrong
+        failed = sum(one.outcome == "failed" and one.cause != "config" for one in ended)
         also = f"; {failed} failed {plural(failed, 'cell')} run again too" if failed else ""
         more = f" ({last.more}{also})." if last.more and not aside else ""
         yield f"{lead}: {add_words(analysis, to_add, most.multi, most.single)}{more}"

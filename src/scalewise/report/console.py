@@ -169,9 +169,8 @@ def _rich(table: Table, console: Console | None) -> RichTable:
     for i, column in enumerate(table.columns):
         # The unit goes on a line of its own: headings are wider than what stands under them.
         words = printable(column.heading).replace(" per ", "\nper ").replace(": ", "\n")
-        unit = f"\n({column.unit})" if column.unit else ""
         made.add_column(
-            Text(words + unit),
+            Text(words + (f"\n({column.unit})" if column.unit else "")),
             justify=column.align,
             no_wrap=console is None
             or (i > 0 and named and all(len(row[i]) <= console.width // 2 for row in table.cells)),

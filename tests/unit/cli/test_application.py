@@ -316,6 +316,9 @@ def test_the_status_of_a_sweep(
     monkeypatch.setattr(scalewise.report, "build", Mock(side_effect=full))
     if status == Exit.DONE:
         assert hydra_main.report() == Exit.NOT_SHOWN
+    monkeypatch.setattr(hydra_main, "sweep_reports", [])
+    hydra_main._interrupted("interrupted")
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted", "what is done is unknown"
 
 
 def test_the_page_lists_every_status() -> None:

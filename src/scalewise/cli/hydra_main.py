@@ -63,8 +63,10 @@ def train(defaults: bool = True, answers: bool = True) -> int:
         typed, verbose = without_verbose(sys.argv[1:])
         sys.argv[1:] = overrides_last(with_defaults(typed) if defaults else typed)
         new = _folders_to_make(sys.argv)
-        _run_hydra()
-        sys.stdout.flush()
+        try:
+            _run_hydra()
+        finally:
+            sys.stdout.flush()  # Hydra exits after --help
         return report(verbose=verbose, answers=answers)
     except KeyboardInterrupt:
         return _interrupted("interrupted")

@@ -36,7 +36,7 @@ CORPORA = ("fineweb_edu", "openwebtext", "tinystories")
 def scalewise_process(words: Sequence[str], stdout: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "scalewise", *words], stdout=stdout, stderr=subprocess.PIPE,
-        text=True, check=False, timeout=60,
+        text=True, check=False, timeout=60, env=os.environ | {"PYTHONUNBUFFERED": ""},
     )  # fmt: skip
 
 

@@ -143,6 +143,13 @@ class Configuration:
         return any(run.result.models > 1 for run in self.runs)
 
     @property
+    def hides_collectives(self) -> bool:
+        """Whether ranks meet inside forward and backward, as far as these were timed."""
+        found = [run.anatomy for run in self.runs if run.anatomy is not None]
+        timed = [one for one in found if one.ranks[-1].phases_ms["forward"] is not None]
+        return self.devices != 1 and bool(timed) and all(one.communication is None for one in timed)
+
+    @property
     def is_monitored(self) -> bool:
         return is_monitored(self.asked)
 

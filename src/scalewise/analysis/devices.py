@@ -69,8 +69,7 @@ def integrate(times: Floats, power_w: Floats, start: float, end: float) -> float
     """Joules by trapezoids from ``start`` to ``end`` (Unix time); None outside the samples."""
     if len(times) < 2 or start < times[0] - 1e-3 or end > times[-1] + 1e-3 or end <= start:
         return None
-    inside = (times > start) & (times < end)
-    at = np.concatenate([[start], times[inside], [end]])
+    at = np.concatenate([[start], times[(times > start) & (times < end)], [end]])
     return float(np.trapezoid(np.interp(at, times, power_w), at))
 
 

@@ -33,6 +33,7 @@ class _Cause:
     evidence: str
     short: str = ""
     of_script: str = ""
+    of_collectives: str = ""
     of_weak: str = ""
 
 
@@ -57,15 +58,19 @@ class LostTime:
     """Whether a script of the user's own lost it."""
     is_weak: bool = False
     """Whether a device has no fewer samples than the baseline's: nothing was to shrink."""
+    holds_collectives: bool = False
+    """Whether ranks meet inside forward and backward, so that these hold that time too."""
 
     def words(self, *, short: bool = False) -> str:
         """What the cause is called; ``short`` in a line of 80 columns."""
         cause = _CAUSES[self.cause]
-        if self.by_script and cause.of_script:
-            return cause.of_script
-        if self.is_weak and cause.of_weak:
-            return cause.of_weak
-        return (cause.short if short else "") or cause.words
+        return (
+            (self.by_script and cause.of_script)
+            or (self.holds_collectives and cause.of_collectives)
+            or (self.is_weak and cause.of_weak)
+            or (short and cause.short)
+            or cause.words
+        )
 
     @property
     def is_limit(self) -> bool:
@@ -160,6 +165,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
             rank if cause == "waiting" else None,
             config.started_by == "script",
             scale is not None and scale >= 1,
+            config.hides_collectives and "stages" not in parts,
         )
         for cause, ms in causes.items()
         if ms != 0.0

@@ -144,7 +144,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
 
 def work_remedy(config: Configuration) -> Remedy:
     """What makes forward and backward shorter, by how busy the GPU's parts were while timed."""
-    if _hides_collectives(config):
+    if config.hides_collectives:
         return _remedy(config, "work_with_collectives")
     sms, tensor, dram = (
         config.mean_of_devices(name)
@@ -196,16 +196,6 @@ def _remedy(config: Configuration, kind: str, loss: LostTime | None = None) -> R
     words = words or deed or "no setting helps"
     deed = deed or in_own_data
     return Remedy(f"{words}: {told.why}" if told.why else words, tuple(overrides), deed)
-
-
-def _hides_collectives(config: Configuration) -> bool:
-    """Whether ranks exchange tensors inside forward and backward, as far as these were timed."""
-    timed = [
-        run.anatomy
-        for run in config.runs
-        if run.anatomy is not None and run.anatomy.ranks[-1].phases_ms["forward"] is not None
-    ]
-    return config.devices != 1 and bool(timed) and all(one.communication is None for one in timed)
 
 
 def _halving_pays(config: Configuration, loss: LostTime) -> bool:

@@ -25,9 +25,8 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 def processor_name() -> str:
     """The processor's model name, or the architecture where the kernel does not tell."""
     lines = (kernel_text(Path("/proc/cpuinfo")) or "").splitlines()
-    told = (line.partition(":") for line in lines)
-    names = (value.strip() for key, _, value in told if key.strip() == "model name")
-    return next(names, platform.machine())
+    told = (map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    return next((value for key, value in told if key == "model name"), platform.machine())
 
 
 def usable_cores(cgroup_root: Path = _CGROUP_ROOT) -> tuple[int, ...]:

@@ -274,6 +274,5 @@ def grid(table: Table) -> str:
 
 def _fenced(text: str) -> str:
     """A fence longer than any in the text, so that no line of it ends the block."""
-    longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * (1 + max(2, *map(len, re.findall(r"`+", text)), 0))
     return "\n".join([f"{fence}text", *map(printable, text.split("\n")), fence])

@@ -136,11 +136,11 @@ def test_an_allocator_that_tried_again_is_a_doubt_with_what_helps(tmp_path: Path
         ("h200x2_medium_cudagraph", "medium ddp x2", False),
     ],
 )
-def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
-    sweep: str, label: str, told: bool
-) -> None:
-    (config,) = (one for one in analysis_of(kept(sweep)).measured if one.label == label)
+def test_only_hidden_collectives_ask_for_ddp(sweep: str, label: str, told: bool) -> None:
+    analysis = analysis_of(kept(sweep))
+    (config,) = (one for one in analysis.measured if one.label == label)
     assert (work_remedy(config).overrides[:1] == ("strategy=ddp",)) is told
+    assert all(one.holds_collectives is told for one in analysis.budgets[config.config_id].losses)
 
 
 @pytest.mark.parametrize(

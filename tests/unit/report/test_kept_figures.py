@@ -84,9 +84,9 @@ def forms_stay(told: dict[str, str], path: Path) -> None:
 
 COMMANDS = (
     "compare h200x2_anatomy/nvlink h200x2_anatomy/p2p_off --factor link",
-    "compare rehearsal/gpt2_nvlink rehearsal/gpt2_p2p_off rehearsal/gpt2_fsdp",
+    "compare rehearsal/gpt2_16_nvlink rehearsal/gpt2_p2p_off rehearsal/gpt2_x4_fsdp",
     "compare cpu2_matrix scripts_cpu2 --out OUT", "status h200x2_planted --json",
-    "score rehearsal/gpt2_x4_p2p_off rehearsal/mlp_x4_graphs rehearsal/text_base_x2",
+    "score rehearsal/gpt2_32_x4_p2p_off rehearsal/mlp_x4_graphs rehearsal/text_base_x2",
 )  # fmt: skip
 
 

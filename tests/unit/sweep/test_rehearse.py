@@ -141,7 +141,7 @@ def test_two_figures_make_a_link() -> None:
 
 
 def test_the_same_curve_is_the_same_link_wherever_its_record_lies(tmp_path: Path) -> None:
-    with zipfile.ZipFile(RESULTS / "rehearsal/gpt2_nvlink.zip") as kept:
+    with zipfile.ZipFile(RESULTS / "rehearsal/gpt2_x4_h100.zip") as kept:
         here, there = (kept.extract("doctor.json", tmp_path / name) for name in ("a", "b"))
     links = [
         RehearseConfig("doctor", record=one).link("") for one in (here, str(Path(there).parent))

@@ -64,7 +64,7 @@ class Remedies:
     untried_work: Remedy | None
 
 
-Where = Literal["automatic steps", "half of it pays", "GPUs", "several devices", "threads spin"]
+Where = Literal["automatic steps", "half pays", "GPUs", "several devices", "spinning", "divided"]
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,12 @@ def work_remedy(config: Configuration) -> Remedy:
 def _ways(config: Configuration, kind: str, loss: LostTime | None = None) -> Iterator[_Way]:
     """Those that help where ``config`` ran, and are not gone already."""
     holds: Mapping[Where, Callable[[], bool]] = {
-        "half of it pays": lambda: loss is not None and _halving_pays(config, loss),
+        "half pays": lambda: loss is not None and _halving_pays(config, loss),
         "GPUs": lambda: not config.is_cpu,
         "several devices": lambda: config.devices != 1,
+        "divided": lambda: config.hides_collectives,
         "automatic steps": lambda: not _optimizes_by_hand(config),
-        "threads spin": lambda: _has_spinning_threads(config),
+        "spinning": lambda: _has_spinning_threads(config),
     }
     for way in _KINDS[kind].ways:
         is_chosen = config.name(way.setting.partition("=")[0]) in way.unless
@@ -193,9 +194,8 @@ def _remedy(config: Configuration, kind: str, loss: LostTime | None = None) -> R
     told, rank = _KINDS[kind], loss and loss.rank
     trace = "" if config.has_own_settings else " (profile.trace=true)"  # which no script sees
     words, deed = (t.format(rank=rank, trace=trace) for t in (", or ".join(said), told.deed))
-    words = words or deed or "no setting helps"
-    deed = deed or in_own_data
-    return Remedy(f"{words}: {told.why}" if told.why else words, tuple(overrides), deed)
+    words = (words or deed or "no setting helps") + (f": {told.why}" if told.why else "")
+    return Remedy(words, tuple(overrides), deed or in_own_data)
 
 
 def _halving_pays(config: Configuration, loss: LostTime) -> bool:

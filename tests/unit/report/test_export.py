@@ -90,9 +90,7 @@ def test_phases_of_a_step_add_up_to_it(tables: scalewise.report.Tables) -> None:
     assert phases.sum(axis=1).to_list() == pytest.approx(steps.host_step_ms.to_list(), rel=1e-4)
 
 
-def test_a_step_has_what_was_last_read_of_its_device_by_its_end(
-    tables: scalewise.report.Tables,
-) -> None:
+def test_a_step_has_its_device_as_last_read_by_its_end(tables: scalewise.report.Tables) -> None:
     first = [tables.devices, tables.steps_of(tables.cells.cell[0])]
     read, steps = (one[(one.cell == tables.cells.cell[0]) & (one["rank"] == 0)] for one in first)
     steps = steps.assign(time_unix_s=steps.start_unix_s + steps.host_step_ms / 1e3)

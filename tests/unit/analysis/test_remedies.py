@@ -23,8 +23,9 @@ from scalewise.analysis import CAUSE_WORDS, OWN_BATCHES, Configuration, analyse,
 from scalewise.analysis.disturbances import disturbances
 from scalewise.analysis.loss_budget import LossCause, LostTime
 from scalewise.analysis.remedies import remedy, work_remedy
+from scalewise.analysis.steps import Anatomy, RankAnatomy
 from scalewise.config import ConfigError
-from scalewise.records import SweepFolder
+from scalewise.records import PHASES, SweepFolder
 from scalewise.report.findings import command as whole
 from scalewise.sweep.preflight import check_own_code
 
@@ -141,6 +142,10 @@ def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
 ) -> None:
     (config,) = (one for one in analysis_of(kept(sweep)).measured if one.label == label)
     assert (work_remedy(config).overrides[:1] == ("strategy=ddp",)) is told
+    (run, *_), unknown = config.runs, RankAnatomy(1, "device", dict.fromkeys(PHASES), None)
+    replayed = replace(run, anatomy=Anatomy((*run.anatomy.ranks, unknown), None))
+    other = work_remedy(replace(config, runs=(replayed,))).overrides
+    assert other[:1] != ("strategy=ddp",), "by the better timeline, the last one"
 
 
 @pytest.mark.parametrize(

@@ -124,12 +124,9 @@ WRONG = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())["sca
 
 @pytest.mark.parametrize(("typed", "message"), WRONG.items())
 def test_wrong_use_is_one_line(
-    typed: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    typed: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "loop").symlink_to("loop")
@@ -287,13 +284,9 @@ STATUSES: list[tuple[list[State], bool, Exit]] = [
 
 @pytest.mark.parametrize(("states", "invalid", "status"), STATUSES)
 def test_the_status_of_a_sweep(
-    states: list[State],
-    invalid: bool,
-    status: Exit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    states: list[State], invalid: bool, status: Exit, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     path = plan_sweep(tmp_path / "sweep", ["alpha"]).path
     swept = SweepReport(path, {str(i): Ending(state) for i, state in enumerate(states)})
     files = SimpleNamespace(problems=(), html=Path("report.html"))

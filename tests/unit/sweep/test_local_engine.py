@@ -72,14 +72,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 def run(
-    engine: Engine,
-    monkeypatch: pytest.MonkeyPatch,
-    supervisors: Supervisors,
-    *overrides: str,
-    repeats: int = 1,
-    seeds: Sequence[int] = (0,),
-    more: Sequence[Request] = (),
-) -> SweepReport:
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, supervisors: Supervisors, *overrides: str,
+    repeats: int = 1, seeds: Sequence[int] = (0,), more: Sequence[Request] = (),
+) -> SweepReport:  # fmt: skip
     typed = ["tracking=none", f"repeats={repeats}", *overrides]
     cells = plan([*(asked(*typed, f"seed={seed}") for seed in seeds), *more], 0)
     monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)

@@ -38,13 +38,9 @@ class Rank:
     """A rank whose training is moved by hand; ``errors`` are those it gave up with."""
 
     def __init__(
-        self,
-        rank: int,
-        world_size: int = 2,
-        min_time_s: float | None = 1.0,
-        pace_s: float = PACE_S,
-        kind: Literal["cpu", "cuda"] = "cpu",
-    ) -> None:
+        self, rank: int, world_size: int = 2, min_time_s: float | None = 1.0,
+        pace_s: float = PACE_S, kind: Literal["cpu", "cuda"] = "cpu",
+    ) -> None:  # fmt: skip
         self.pace_s = pace_s
         self.steps = SimpleNamespace(steps=0, attempt_steps=0, rows=0, timed=(0, 0.0))
         self.planned: list[int] = []

@@ -370,12 +370,9 @@ def _write_metrics(folder: CellFolder, spec: Spec, rank: int) -> None:
 
 def _write_devices(folder: CellFolder, spec: Spec) -> None:
     gpu = spec.kind == "cuda"
-    devices = tuple(
-        SampledDevice(
-            _uuid(spec, r) if gpu else f"rank{r}", r, spec.device_name if gpu else "process", r
-        )
-        for r in range(spec.devices)
-    )
+    name = spec.device_name if gpu else "process"
+    ids = [_uuid(spec, r) if gpu else f"rank{r}" for r in range(spec.devices)]
+    devices = tuple(SampledDevice(one, r, name, r) for r, one in enumerate(ids))
     host, source = "0123456789ab", "nvml" if gpu else "process"
     path = folder.device_series_path(host)
     writer = DeviceSeriesWriter(path, host, source, 0.1, devices)  # type: ignore[arg-type]

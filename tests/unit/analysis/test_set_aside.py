@@ -183,13 +183,11 @@ def test_what_makes_runs_useless_and_stays_does_not_add_repeats_for_ever(tmp_pat
 @pytest.mark.parametrize(
     ("odd", "reason"),
     [
-        (
-            {"started": "fresh", "not_forked": "2 threads run"},
-            "was fresh, and others were forked (2 threads run)",
-        ),
+        ({"started": "fresh", "not_forked": "2 threads run"},
+         "was fresh, and others were forked (2 threads run)"),
         ({"started": "forked"}, "was forked, and others were fresh"),
     ],
-)
+)  # fmt: skip
 def test_the_fewer_starts_are_set_aside(tmp_path: Path, odd: dict[str, str], reason: str) -> None:
     other = "fresh" if odd["started"] == "forked" else "forked"
     specs = [replace(spec, started=other) for spec in repeats(DDP, STEADY)]

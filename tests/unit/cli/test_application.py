@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,6 +24,7 @@ from scalewise.analysis.comparability import FACTORS
 from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
 from scalewise.cli.exits import Exit
+from scalewise.doctor import Plan
 from scalewise.host import seal
 from scalewise.records import CellFolder, Ending, State, SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, sweep_folder
@@ -206,6 +207,25 @@ def test_a_folder_of_somebody_else_is_no_program(
     assert main(["resume", str(folder), "--trust"]) == Exit.DONE
 
 
+@pytest.mark.parametrize(
+    ("severities", "lost", "status"),
+    [(["note", "warning"], (), 0), (["note", "fault"], (), Exit.FAILED), ([], (1,), Exit.FAILED)],
+)
+def test_a_fault_or_a_lost_rank_is_the_doctors_status(
+    monkeypatch: pytest.MonkeyPatch, severities: list[str], lost: tuple[int, ...], status: int
+) -> None:
+    findings = [SimpleNamespace(severity=one) for one in severities]
+    examine = Mock(return_value=SimpleNamespace(findings=findings, failed_ranks=lost))
+    find = Mock(return_value=SimpleNamespace(slots=[1, 2, 3], driver="550"))
+    for name, made in (("examine", examine), ("find_devices", find), ("leased", MagicMock())):
+        monkeypatch.setattr(f"scalewise.doctor.{name}", made)
+    monkeypatch.setattr("scalewise.report.show_doctor", Mock())
+    for more in ([], ["--soak", "2", "--devices", "2"]):
+        assert main(["doctor", *more]) == status
+    asked = [call.args[:3] for call in examine.call_args_list]
+    assert asked == [(Plan(), [1, 2, 3], "550"), (Plan(soak_s=2.0), [1, 2], "550")]
+
+
 @pytest.mark.usefixtures("own_key", "trains")
 def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
     words = ("-m", "devices=1,2", "model.name='a b'", "sweep.extend=3", "sweep.resume=before")
@@ -272,14 +292,12 @@ def test_ctrl_c_is_one_line(
 
 
 STATUSES: list[tuple[list[State], bool, Exit]] = [
-    (["done"], False, Exit.DONE),
-    (["done"], True, Exit.INVALID),
+    (["done"], False, Exit.DONE), (["done"], True, Exit.INVALID),
     (["done", "failed"], True, Exit.FAILED),
     (["done", "failed", "interrupted"], False, Exit.FAILED),
     (["done", "interrupted", "skipped"], False, Exit.INTERRUPTED),
-    (["done", "skipped"], False, Exit.SKIPPED),
-    (["done", "skipped"], True, Exit.INVALID),
-]
+    (["done", "skipped"], False, Exit.SKIPPED), (["done", "skipped"], True, Exit.INVALID),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("states", "invalid", "status"), STATUSES)

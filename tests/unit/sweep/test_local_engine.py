@@ -57,10 +57,8 @@ class Supervisors:
             answer = folder.save_attempt(Ending("failed", answer, "gone", 0, code, number=number))
         process = subprocess.Popen(
             ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", to_line(answer), str(self.seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
         return SupervisorProcess(job_in(folder.path), process)
 
 

@@ -255,12 +255,10 @@ class Counting(Mlp):
         ({"device": HostCapture(fails=True)}, "the capture failed: RuntimeError: operation not"),
         ({"device": HostCapture(waits="the step waits at x.py:3")}, "the step waits at x.py:3"),
         ({"network": Counting()}, "Counting.calls of network changes in each step"),
-        (
-            {"optimizer": torch.optim.Adafactor},
-            "Adafactor has no capturable variant; adam, adamw and sgd",
-        ),
+        ({"optimizer": torch.optim.Adafactor},
+         "Adafactor has no capturable variant; adam, adamw and sgd"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_captured_runs_eagerly_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], reason: str
 ) -> None:

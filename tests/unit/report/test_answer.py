@@ -104,15 +104,12 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     ("typed", "override", "pasted"),
     [
         ("strategy=fsdp", "strategy=single,ddp", "-m strategy=single,ddp"),
-        (
-            "-m strategy=fsdp,single strategy.reduce_dtype=bf16 strategy.devices=2",
-            "strategy=single,ddp",
-            "-m strategy=single,ddp strategy.devices=2",
-        ),
+        ("-m strategy=fsdp,single strategy.reduce_dtype=bf16 strategy.devices=2",
+         "strategy=single,ddp", "-m strategy=single,ddp strategy.devices=2"),
         ("batch_size=8 seed=1 batch_size=16", "batch_size=32", "batch_size=32 seed=1"),
         ("seed=1 'x=$HOME b' sweep.resume=/home/x sweep.rerun=all", "seed=2", "seed=2 'x=$HOME b'"),
     ],
-)
+)  # fmt: skip
 def test_the_command_to_paste_has_each_key_once_and_none_of_another_option(
     tmp_path: Path, typed: str, override: str, pasted: str
 ) -> None:

@@ -106,6 +106,17 @@ def test_ranks_that_end_by_time_do_not_meet_in_their_own_group(
     assert (length.call_args.args[-1] is None) == (ranks == 1)
 
 
+def test_of_several_ddps_the_first_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "DistributedDataParallel", torch.nn.Linear)
+    first, second = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    recorder = bare(models=Mock(), steps=Mock(), _missing={}, _watches=False)
+    for found, missing in (([torch.nn.Sequential(first)], []), ([first, second], ["gradients"])):
+        recorder.models.found = found
+        recorder._find_models(cast(Any, None))
+        assert [*recorder._missing] == missing
+    recorder.steps.gradients.watch.assert_called_once_with(first, None)
+
+
 @pytest.mark.parametrize(("uncounted", "told"), [(5, 800), (6, 0)])
 def test_a_heartbeat_tells_samples_where_nearly_all_steps_did(uncounted: int, told: int) -> None:
     recorder = bare(steps=SimpleNamespace(steps=100, samples=800), _beaten=99, _heartbeat=Mock())

@@ -217,7 +217,7 @@ def test_a_time_ends_amid_a_batch_too(
     tmp_path: Path, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(length, "LEAD_S", 0.5)
-    run = Run(tmp_path, HostCapture(), steps_per_batch, min_time_s=0.1)
+    run = Run(tmp_path, HostCapture(), steps_per_batch, min_time_s=0.1, max_epochs=-1)
     told = run.summary.length
     assert told is not None and told.announced_step is not None
     assert run.trainer.global_step == run.summary.steps_completed == told.announced_step

@@ -69,12 +69,9 @@ class Browser:
             self._note(told)
 
     def open(
-        self,
-        page: Path | str,
-        fragment: str = "",
-        size: tuple[int, int] = (1400, 1000),
+        self, page: Path | str, fragment: str = "", size: tuple[int, int] = (1400, 1000),
         scheme: str = "",
-    ) -> float:
+    ) -> float:  # fmt: skip
         """Show a file or what a URL gives; returns the seconds until its load event."""
         self.said.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=size[0], height=size[1],

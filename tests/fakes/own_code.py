@@ -56,12 +56,9 @@ class Net(nn.Module):
         from torchmetrics import MetricCollection
         from torchmetrics.classification import MulticlassAccuracy
 
-        return MetricCollection(
-            {
-                "accuracy": MulticlassAccuracy(CLASSES, average="micro"),
-                "accuracy_macro": MulticlassAccuracy(CLASSES, average="macro"),
-            }
-        )
+        means = {"accuracy": "micro", "accuracy_macro": "macro"}
+        found = {name: MulticlassAccuracy(CLASSES, average=mean) for name, mean in means.items()}
+        return MetricCollection(found)
 
 
 class SlowSamples(Dataset[Any]):
@@ -91,13 +88,9 @@ class Faulty(Net):
     """
 
     def __init__(
-        self,
-        fault: str = "none",
-        rank: int = 1,
-        step_ms: float = 0,
-        at: int = 3,
+        self, fault: str = "none", rank: int = 1, step_ms: float = 0, at: int = 3,
         input_dropout: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.fault = fault
         self.rank = rank

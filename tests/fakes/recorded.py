@@ -132,12 +132,8 @@ class Spec:
 
 DDP = Spec(strategy="ddp", devices=2, phases_ms=DDP_MS)
 PIPE_MS = {"data_wait": 0.1, "h2d": 0.1, "forward": 2.0, "backward": 4.0, "optimizer": 0.5}
-PIPE = replace(
-    DDP,
-    strategy="pipeline",
-    phases_ms={**PIPE_MS, "other": 2.0},
-    config={"strategy": {"name": "pipeline", "kind": "pipeline"}},
-)
+IN_STAGES = {"strategy": {"name": "pipeline", "kind": "pipeline"}}
+PIPE = replace(DDP, strategy="pipeline", phases_ms={**PIPE_MS, "other": 2.0}, config=IN_STAGES)
 
 
 def repeats(spec: Spec, factors: Sequence[float] = STEADY_3) -> list[Spec]:
@@ -374,12 +370,9 @@ def _write_metrics(folder: CellFolder, spec: Spec, rank: int) -> None:
 
 def _write_devices(folder: CellFolder, spec: Spec) -> None:
     gpu = spec.kind == "cuda"
-    devices = tuple(
-        SampledDevice(
-            _uuid(spec, r) if gpu else f"rank{r}", r, spec.device_name if gpu else "process", r
-        )
-        for r in range(spec.devices)
-    )
+    name = spec.device_name if gpu else "process"
+    ids = [_uuid(spec, r) if gpu else f"rank{r}" for r in range(spec.devices)]
+    devices = tuple(SampledDevice(one, r, name, r) for r, one in enumerate(ids))
     host, source = "0123456789ab", "nvml" if gpu else "process"
     path = folder.device_series_path(host)
     writer = DeviceSeriesWriter(path, host, source, 0.1, devices)  # type: ignore[arg-type]
@@ -469,14 +462,9 @@ class RecordedCell:
     """
 
     def __init__(
-        self,
-        folder: CellFolder,
-        *,
-        ranks: int = 2,
-        gpus: bool = True,
-        config: Mapping[str, Any] | None = None,
-        steps: int = 0,
-    ) -> None:
+        self, folder: CellFolder, *, ranks: int = 2, gpus: bool = True,
+        config: Mapping[str, Any] | None = None, steps: int = 0,
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.ranks = ranks
         self.started_at = time.time()

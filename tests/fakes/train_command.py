@@ -79,11 +79,9 @@ class Train:
         return self.finish(self.start(*arguments, cwd=cwd, **env), before, cwd)
 
     def finish(
-        self,
-        process: subprocess.Popen[str],
-        before: AbstractSet[Path] = frozenset(),
+        self, process: subprocess.Popen[str], before: AbstractSet[Path] = frozenset(),
         cwd: Path | None = None,
-    ) -> Finished:
+    ) -> Finished:  # fmt: skip
         """Wait for a run that was started when ``before`` were its folder's sweeps."""
         out, err = process.communicate(timeout=self.patience_s)
         new = self.sweeps(cwd) - before

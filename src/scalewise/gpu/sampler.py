@@ -35,7 +35,7 @@ class DeviceSampler:
         folder: CellFolder,
         gpus: Mapping[str, int],
         pids: Callable[[], Mapping[int, int]],
-        interval_s: float = 1.0,
+        interval_s: float,
         stats: Path | None = None,
     ) -> None:
         """``gpus`` maps UUIDs to the rank that uses each; empty on a CPU host.

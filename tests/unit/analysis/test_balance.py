@@ -82,12 +82,8 @@ def test_ranks_late_in_turns_are_as_uneven_as_one_that_is_always_late(tmp_path: 
 
 
 def test_a_cv_is_graded_at_the_edges_and_written_as_it_is_graded() -> None:
-    edges = {
-        "excellent": (0.0, 4.99, np.nextafter(5, 0)),
-        "good": (5.0, 9.99),
-        "fair": (10.0, 19.99),
-        "poor": (20.0,),
-    }
+    edges = {"excellent": (0.0, 4.99, np.nextafter(5, 0)), "good": (5.0, 9.99),
+             "fair": (10.0, 19.99), "poor": (20.0,)}  # fmt: skip
     for expected, cvs in edges.items():
         written = [float(cv_text(cv)) for cv in cvs]
         assert {grade(cv) for cv in (*cvs, *written)} == {expected}
@@ -282,12 +278,9 @@ def test_counter_readings_in_between_are_each_kept_to() -> None:
     ],
 )  # fmt: skip
 def test_without_a_counter_two_power_samples_must_do(
-    energy_j: dict[int, float],
-    unavailable: dict[str, str],
-    window: tuple[float, float],
-    told: tuple[float | None, str | None],
-    missing: str,
-) -> None:
+    energy_j: dict[int, float], unavailable: dict[str, str], window: tuple[float, float],
+    told: tuple[float | None, str | None], missing: str,
+) -> None:  # fmt: skip
     found = energy(replace(series([100.0] * 11, energy_j), unavailable=unavailable), *window)
     assert (found.timed_j, found.source) == told
     assert (found.run_j, found.missing) == (None, (f"energy counter: {missing}",))

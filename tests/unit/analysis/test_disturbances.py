@@ -44,13 +44,9 @@ def statuses(found: Sequence[Remark]) -> dict[str, str]:
 
 
 def steps(
-    rank: int,
-    long: Mapping[int, float] | None = None,
-    *,
-    begin_s: float = START,
-    flags: Mapping[int, int] | None = None,
-    gap_after: int | None = None,
-) -> StepSeries:
+    rank: int, long: Mapping[int, float] | None = None, *, begin_s: float = START,
+    flags: Mapping[int, int] | None = None, gap_after: int | None = None,
+) -> StepSeries:  # fmt: skip
     """Steps of ``STEP_MS``, but for those in ``long``; a second's gap after ``gap_after``."""
     rows = np.zeros(STEPS, STEP_DTYPE)
     ms = np.full(STEPS, STEP_MS)
@@ -86,6 +82,9 @@ def test_steps_that_capture_on_every_rank_are_no_stall() -> None:
     captured = [steps(rank, {10: 900.0}) for rank in (0, 1)]
     assert common_stalls(captured, prepare_steps=11) == ()
     assert len(common_stalls(captured, prepare_steps=10)) == 1
+    short = dict.fromkeys(range(STEPS), 31.25)
+    for ms, count in ((131.25, 1), (131.125, 0)):
+        assert len(common_stalls([steps(0, {**short, 1: ms}, begin_s=0)])) == count
 
 
 @pytest.mark.parametrize(
@@ -189,11 +188,9 @@ def test_a_context_is_told_with_its_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_extra_memory_is_what_lies_beside_the_allocators(
-    tmp_path: Path,
-    used_mib: tuple[float, float],
-    reserved_mib: tuple[float | None, float],
+    tmp_path: Path, used_mib: tuple[float, float], reserved_mib: tuple[float | None, float],
     expected: str | None,
-) -> None:
+) -> None:  # fmt: skip
     one = cell(tmp_path)
     ranks = tuple(
         replace(rank, peak_reserved_mib=mib)

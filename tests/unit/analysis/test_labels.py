@@ -108,16 +108,14 @@ def test_cells_of_one_name_are_told_apart_by_what_was_typed() -> None:
     def planned(number: int, name: str, *typed: str) -> PlannedCell:
         return PlannedCell(str(number), f"c{number}", f"{name}-r0-0000000{number}", typed, 0, 1)
 
-    words = swept_words(
-        [
-            planned(1, "mlp-tabular-single", "optimizer.lr=0.1", "+hardware.x=1", "seed=3"),
-            planned(2, "mlp-tabular-single", "optimizer.lr=0.2", "+hardware.x=1", "seed=3"),
-            planned(3, "mlp-tabular-ddp", "optimizer.lr=0.1", "+hardware.x=2", "seed=3"),
-            planned(4, "mlp-tabular-ddp", "optimizer.lr=0.1", "+hardware.x=3", "seed=3"),
-            planned(5, "gpt2-stdlib-ddp", "optimizer.lr=0.1"),
-        ]
-    )
-    assert words == {"1": "lr=0.1", "2": "lr=0.2", "3": "x=2", "4": "x=3", "5": ""}
+    cells = [
+        planned(1, "mlp-tabular-single", "optimizer.lr=0.1", "+hardware.x=1", "seed=3"),
+        planned(2, "mlp-tabular-single", "optimizer.lr=0.2", "+hardware.x=1", "seed=3"),
+        planned(3, "mlp-tabular-ddp", "optimizer.lr=0.1", "+hardware.x=2", "seed=3"),
+        planned(4, "mlp-tabular-ddp", "optimizer.lr=0.1", "+hardware.x=3", "seed=3"),
+        planned(5, "gpt2-stdlib-ddp", "optimizer.lr=0.1"),
+    ]
+    assert swept_words(cells) == {"1": "lr=0.1", "2": "lr=0.2", "3": "x=2", "4": "x=3", "5": ""}
 
 
 def test_swept_numbers_are_listed_from_small_to_large_and_twins_together(tmp_path: Path) -> None:
@@ -138,10 +136,8 @@ def test_swept_words_stay_in_the_order_given_and_their_absence_where_it_began() 
     assert in_order("m lr=0.01", "m lr=1e-4", "m lr=null", "m lr=nan", "m lr=0.001") == [
         "m lr=null", "m lr=nan", "m lr=1e-4", "m lr=0.001", "m lr=0.01"
     ]  # fmt: skip
-    assert in_order("m optimizer=sgd", "m optimizer=adam") == [
-        "m optimizer=sgd",
-        "m optimizer=adam",
-    ]
+    as_given = ["m optimizer=sgd", "m optimizer=adam"]
+    assert in_order(*as_given) == as_given
     without_first = ["single", "fsdp", "ddp mb=5", "ddp mb=25"]
     assert in_order("single", "ddp mb=25", "ddp mb=5", "fsdp") == without_first
     assert in_order("single r=3", "ddp", "single r=1") == ["single r=1", "single r=3", "ddp"]

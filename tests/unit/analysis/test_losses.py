@@ -42,24 +42,16 @@ def ddp(tmp_path: Path) -> CellRecords:
 
 
 def measured(
-    cell: CellRecords,
-    metrics: Mapping[int, Sequence[MetricRow]],
-    *,
-    fed: Sequence[int] = (640, 640),
-    shards: Sequence[int | None] = (None, None),
-    models: int = 1,
+    cell: CellRecords, metrics: Mapping[int, Sequence[MetricRow]], *,
+    fed: Sequence[int] = (640, 640), shards: Sequence[int | None] = (None, None), models: int = 1,
     config: Mapping[str, Any] | None = None,
-) -> Run:
+) -> Run:  # fmt: skip
     told = zip(cell.result.ranks, fed, shards, strict=True)
     ranks = tuple(replace(one, samples_fed=n, data_shard=shard) for one, n, shard in told)
-    return measure_run(
-        replace(
-            cell,
-            metrics={rank: tuple(own) for rank, own in metrics.items()},
-            result=replace(cell.result, ranks=ranks, models=models),
-            config={**(cell.config or {}), **(config or {})},
-        )
-    )
+    result, config = replace(cell.result, ranks=ranks, models=models), config or {}
+    own = {rank: tuple(told) for rank, told in metrics.items()}
+    all_of_it = {**(cell.config or {}), **config}
+    return measure_run(replace(cell, metrics=own, result=result, config=all_of_it))
 
 
 OLDER = {rank: rows(rank, None, own) for rank, own in LOSSES.items()}
@@ -99,12 +91,9 @@ LOCAL_SGD = {"strategy": {"name": "often", "kind": "local_sgd"}}
     ],
 )  # fmt: skip
 def test_the_loss_is_that_of_all_ranks_or_says_whose_it_is(
-    ddp: CellRecords,
-    metrics: Mapping[int, Sequence[MetricRow]],
-    settings: dict[str, Any],
-    name: str,
-    loss: float,
-) -> None:
+    ddp: CellRecords, metrics: Mapping[int, Sequence[MetricRow]], settings: dict[str, Any],
+    name: str, loss: float,
+) -> None:  # fmt: skip
     run = measured(ddp, metrics, **settings)
     assert (run.loss.name, run.value("loss_reached")) == (name, loss)
 

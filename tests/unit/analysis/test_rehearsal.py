@@ -256,17 +256,15 @@ def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
     ("specs", "reason"),
     [
         (repeats(rehearsal()), "no single-device cell"),
-        (
-            [*repeats(replace(SINGLE, batch_size=64)), *repeats(rehearsal())],
-            "differs in batch: 64 against 128",
-        ),
+        ([*repeats(replace(SINGLE, batch_size=64)), *repeats(rehearsal())],
+         "differs in batch: 64 against 128"),
         # Only a script may divide its batch.
         ([*repeats(SINGLE), *repeats(rehearsal(scaling="weak"))], "scaling: strong against weak"),
         ([*repeats(SINGLE), *repeats(rehearsal())[:2]], "2 of 3 runs"),
         ([*repeats(SINGLE), *repeats(rehearsal(link=None))], "strategy.link"),
         ([*repeats(replace(SINGLE, kind="cpu")), *repeats(rehearsal(kind="cpu"))], "on CPUs"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_told_says_why(tmp_path: Path, specs: list[Spec], reason: str) -> None:
     (one,) = played(tmp_path, *specs).rehearsals
     assert one.word == "cannot tell"

@@ -23,8 +23,9 @@ from scalewise.analysis import CAUSE_WORDS, OWN_BATCHES, Configuration, analyse,
 from scalewise.analysis.disturbances import disturbances
 from scalewise.analysis.loss_budget import LossCause, LostTime
 from scalewise.analysis.remedies import remedy, work_remedy
+from scalewise.analysis.steps import Anatomy, RankAnatomy
 from scalewise.config import ConfigError
-from scalewise.records import SweepFolder
+from scalewise.records import PHASES, SweepFolder
 from scalewise.report.findings import command as whole
 from scalewise.sweep.preflight import check_own_code
 
@@ -142,6 +143,10 @@ def test_only_hidden_collectives_ask_for_ddp(sweep: str, label: str, told: bool)
     for found in (work_remedy(config), remedy(config, LostTime("host_late", 1.0, 0.2, ""))):
         assert (found.overrides[:1] == ("strategy=ddp",)) is told
     assert all(one.holds_collectives is told for one in analysis.budgets[config.config_id].losses)
+    (run, *_), unknown = config.runs, RankAnatomy(1, "device", dict.fromkeys(PHASES), None)
+    replayed = replace(run, anatomy=Anatomy((*run.anatomy.ranks, unknown), None))
+    other = work_remedy(replace(config, runs=(replayed,))).overrides
+    assert other[:1] != ("strategy=ddp",), "by the better timeline, the last one"
 
 
 @pytest.mark.parametrize(

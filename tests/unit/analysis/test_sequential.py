@@ -170,11 +170,9 @@ def assessed(path: Path, *specs: Spec) -> tuple[Repeats, ...]:
     ],
 )
 def test_a_pair_is_repeated_until_it_is_decided(
-    tmp_path: Path,
-    factors: list[float],
-    limits: dict[str, float],
+    tmp_path: Path, factors: list[float], limits: dict[str, float],
     expected: tuple[int, int | None, str | None],
-) -> None:
+) -> None:  # fmt: skip
     single, multi = auto(Spec(), **limits), auto(DDP, **limits)
     specs = [*repeats(single, factors), *repeats(multi, [*factors[1:], factors[0]])]
     (found,) = assessed(tmp_path, *specs)

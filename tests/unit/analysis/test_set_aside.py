@@ -95,10 +95,8 @@ def test_a_comparison_of_sweeps_says_which_repeats_it_leaves_out(tmp_path: Path)
     a = swept(tmp_path / "a", *edited(both_sides(WAS), 1, 2, **IS))
     found = compare(a, swept(tmp_path / "b", *both_sides(IS)), "dataset")
     assert [match.ratio.n for match in found.matches] == [(3, 2), (3, 2)]
-    assert [(one.side, one.cell) for one in found.left_out] == [
-        ("A", "000-large-single-r0"),
-        ("A", "003-large-ddp-r0"),
-    ]
+    left_out = [(one.side, one.cell) for one in found.left_out]
+    assert left_out == [("A", "000-large-single-r0"), ("A", "003-large-ddp-r0")]
 
 
 @pytest.mark.parametrize(
@@ -185,13 +183,11 @@ def test_what_makes_runs_useless_and_stays_does_not_add_repeats_for_ever(tmp_pat
 @pytest.mark.parametrize(
     ("odd", "reason"),
     [
-        (
-            {"started": "fresh", "not_forked": "2 threads run"},
-            "was fresh, and others were forked (2 threads run)",
-        ),
+        ({"started": "fresh", "not_forked": "2 threads run"},
+         "was fresh, and others were forked (2 threads run)"),
         ({"started": "forked"}, "was forked, and others were fresh"),
     ],
-)
+)  # fmt: skip
 def test_the_fewer_starts_are_set_aside(tmp_path: Path, odd: dict[str, str], reason: str) -> None:
     other = "fresh" if odd["started"] == "forked" else "forked"
     specs = [replace(spec, started=other) for spec in repeats(DDP, STEADY)]

@@ -96,14 +96,11 @@ def test_a_level_is_met_never_once_or_twice(
 @pytest.mark.parametrize(
     ("parameters", "batch", "verdict", "right"),
     [
-        (100_000, 128, "does not pay", True),
-        (100_000, 128, "pays", False),
-        (20_000_000, 64, "pays", True),
-        (20_000_000, 64, "does not pay", False),
-        (20_000_000, 64, "undecided", None),
-        (7_000_000, 64, "pays", None),
+        (100_000, 128, "does not pay", True), (100_000, 128, "pays", False),
+        (20_000_000, 64, "pays", True), (20_000_000, 64, "does not pay", False),
+        (20_000_000, 64, "undecided", None), (7_000_000, 64, "pays", None),
     ],
-)
+)  # fmt: skip
 def test_the_rule_is_right_where_the_verdict_says_the_same(
     pair: Pair, parameters: int, batch: int, verdict: Verdict, right: bool | None
 ) -> None:

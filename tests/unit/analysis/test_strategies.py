@@ -156,14 +156,10 @@ def test_a_candidate_without_a_figure_leaves_the_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "batch", "says"),
     [
-        (999_999, 512, "single"),
-        (1_000_000, 127, "single"),
-        (4_999_999, 128, "undecided"),
-        (5_000_000, 16, "undecided"),
-        (10_000_000, 63, "single"),
-        (10_000_000, 64, "ddp"),
+        (999_999, 512, "single"), (1_000_000, 127, "single"), (4_999_999, 128, "undecided"),
+        (5_000_000, 16, "undecided"), (10_000_000, 63, "single"), (10_000_000, 64, "ddp"),
     ],
-)
+)  # fmt: skip
 def test_the_baseline_is_the_rule_of_seed_000(
     parameters: int, batch: int, says: Literal["single", "ddp", "undecided"]
 ) -> None:

@@ -150,13 +150,10 @@ def test_long_steps_that_are_frequent_stay_in_figures(long: range, steps: int, a
 @pytest.mark.parametrize(
     ("step_ms", "long_ms", "warmup", "found"),
     [
-        (3.45, 1999.0, 0, 0),
-        (3.45, 2001.0, 0, 1),
-        (800.0, 2399.0, 0, 0),
-        (800.0, 2401.0, 0, 1),
-        (3.45, 20_000.0, 1, 0),
+        (3.45, 1999.0, 0, 0), (3.45, 2001.0, 0, 1), (3.45, 20_000.0, 1, 0),
+        (800.0, 2399.0, 0, 0), (800.0, 2401.0, 0, 1),
     ],
-)
+)  # fmt: skip
 def test_a_long_step_takes_two_seconds_and_three_medians(
     step_ms: float, long_ms: float, warmup: int, found: int
 ) -> None:

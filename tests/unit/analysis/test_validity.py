@@ -214,7 +214,7 @@ def test_the_device_is_compared_with_the_host_over_the_window(
     ("change", "said"),
     [
         (scaled(0.01, 1), "most of the time is in no step"),
-        (scaled(100, 100), "in a run of"),
+        (scaled(100, 100), "steps of 1090 s in a run of"),
         (added("samples", 1000, first=0), "samples a step, of a batch of 128"),
     ],
 )

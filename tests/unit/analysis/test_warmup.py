@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -145,12 +144,13 @@ def test_the_record_says_where_timing_begins(sides: tuple[Analysis, Analysis]) -
 
 
 def test_a_run_not_steady_or_timed_too_short_is_doubted_and_timed_whole(tmp_path: Path) -> None:
-    path = unflagged(write_sweep(tmp_path, [Spec(steps=200, warmup=150)]), 10)
+    path = unflagged(write_sweep(tmp_path, [replace(DDP, steps=200, warmup=150)]), 10)
     (config,) = (found := analyse(load_sweep(path))).measured
     assert config.runs[0].throughput.steps == 190
     (doubt,) = [line for line in lines_of(found, "remarks") if "not steady" in line]
     assert "150 of 200, after half" in doubt and "all steps from 10 on are timed" in doubt
     for share, told in ((0.8, False), (0.7, True)):
         asked = LengthRecord("min_time_s", config.runs[0].throughput.seconds / share, 200, 190)
-        edit_ranks(path, partial(dict.update, length=asdict(asked)))
+        of = asdict(asked), None  # the first rank announces it
+        edit_ranks(path, lambda rank, of=of: rank.update(length=of[rank["rank"]]))
         assert ("timed_short" in {one.code for one in analyse(load_sweep(path)).remarks}) == told

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,6 +24,7 @@ from scalewise.analysis.comparability import FACTORS
 from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
 from scalewise.cli.exits import Exit
+from scalewise.doctor import Plan
 from scalewise.host import seal
 from scalewise.records import CellFolder, Ending, State, SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, sweep_folder
@@ -124,12 +125,9 @@ WRONG = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())["sca
 
 @pytest.mark.parametrize(("typed", "message"), WRONG.items())
 def test_wrong_use_is_one_line(
-    typed: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    typed: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "loop").symlink_to("loop")
@@ -209,6 +207,25 @@ def test_a_folder_of_somebody_else_is_no_program(
     assert main(["resume", str(folder), "--trust"]) == Exit.DONE
 
 
+@pytest.mark.parametrize(
+    ("severities", "lost", "status"),
+    [(["note", "warning"], (), 0), (["note", "fault"], (), Exit.FAILED), ([], (1,), Exit.FAILED)],
+)
+def test_a_fault_or_a_lost_rank_is_the_doctors_status(
+    monkeypatch: pytest.MonkeyPatch, severities: list[str], lost: tuple[int, ...], status: int
+) -> None:
+    findings = [SimpleNamespace(severity=one) for one in severities]
+    examine = Mock(return_value=SimpleNamespace(findings=findings, failed_ranks=lost))
+    find = Mock(return_value=SimpleNamespace(slots=[1, 2, 3], driver="550"))
+    for name, made in (("examine", examine), ("find_devices", find), ("leased", MagicMock())):
+        monkeypatch.setattr(f"scalewise.doctor.{name}", made)
+    monkeypatch.setattr("scalewise.report.show_doctor", Mock())
+    for more in ([], ["--soak", "2", "--devices", "2"]):
+        assert main(["doctor", *more]) == status
+    asked = [call.args[:3] for call in examine.call_args_list]
+    assert asked == [(Plan(), [1, 2, 3], "550"), (Plan(soak_s=2.0), [1, 2], "550")]
+
+
 @pytest.mark.usefixtures("own_key", "trains")
 def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
     words = ("-m", "devices=1,2", "model.name='a b'", "sweep.extend=3", "sweep.resume=before")
@@ -275,25 +292,19 @@ def test_ctrl_c_is_one_line(
 
 
 STATUSES: list[tuple[list[State], bool, Exit]] = [
-    (["done"], False, Exit.DONE),
-    (["done"], True, Exit.INVALID),
+    (["done"], False, Exit.DONE), (["done"], True, Exit.INVALID),
     (["done", "failed"], True, Exit.FAILED),
     (["done", "failed", "interrupted"], False, Exit.FAILED),
     (["done", "interrupted", "skipped"], False, Exit.INTERRUPTED),
-    (["done", "skipped"], False, Exit.SKIPPED),
-    (["done", "skipped"], True, Exit.INVALID),
-]
+    (["done", "skipped"], False, Exit.SKIPPED), (["done", "skipped"], True, Exit.INVALID),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("states", "invalid", "status"), STATUSES)
 def test_the_status_of_a_sweep(
-    states: list[State],
-    invalid: bool,
-    status: Exit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    states: list[State], invalid: bool, status: Exit, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     path = plan_sweep(tmp_path / "sweep", ["alpha"]).path
     swept = SweepReport(path, {str(i): Ending(state) for i, state in enumerate(states)})
     files = SimpleNamespace(problems=(), html=Path("report.html"))

@@ -39,11 +39,8 @@ def test_none_takes_it_away(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_typed_wins_key_by_key() -> None:
     FILE.write_text("experiment=imdb\ntracking.trackers=[wandb]\n")
     imdb, wandb = saved()
-    for typed, left in (
-        (["batch_size=3", "-m"], [imdb, wandb]),
-        (["experiment=agnews_base"], [wandb]),
-        (["tracking=none"], [imdb]),
-    ):
+    for typed, left in ((["batch_size=3", "-m"], [imdb, wandb]), (["tracking=none"], [imdb]),
+                        (["experiment=agnews_base"], [wandb])):  # fmt: skip
         assert with_defaults(typed) == [*left, *typed]
 
 

@@ -1,6 +1,7 @@
 """Cells on a Ray cluster: what nodes are asked for, what they answer, and what was lost."""
 
 import importlib.util
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -154,6 +155,10 @@ def test_where_a_host_failed_the_others_get_time_are_stopped_and_given_up(tmp_pa
     remote(CellFolder(tmp_path), late, Host("b", LOST)).end_others()
     assert late.stop.call_count == 2, "at once"
     assert remote(CellFolder(tmp_path), Host("a", Ending("done"))).ended
+    cell = Mock(ended=False)
+    cell.take_answers.side_effect = lambda: setattr(cell, "ended", True)
+    RayExecutor(RayConfig(cpus_per_device=4)).cancel([cell], math.inf)
+    assert [name for name, *_ in cell.method_calls] == ["stop", "take_answers", "drop"]
 
 
 NODES = (Node("a", "10.0.0.1", 32, 8), Node("b", "10.0.0.2", 32, 8))
@@ -171,11 +176,8 @@ def test_a_cell_wider_than_a_node_takes_several(on_ray: RayExecutor) -> None:
         on_ray.demand(asked("strategy=ddp", f"strategy.devices={devices}", "hardware=h200"))
         for devices in (16, 4, "auto")
     ]
-    assert [(one.nodes, one.gpus_per_node, one.cpus_per_node) for one in wanted] == [
-        (2, 8, 32),
-        (1, 4, 16),
-        (1, 8, 32),
-    ]
+    found = [(one.nodes, one.gpus_per_node, one.cpus_per_node) for one in wanted]
+    assert found == [(2, 8, 32), (1, 4, 16), (1, 8, 32)]
 
 
 def test_what_no_node_of_the_cluster_holds_is_refused(on_ray: RayExecutor) -> None:
@@ -195,15 +197,13 @@ class Actor:
     ("answer", "expected"),
     [
         (Ending("done"), ("done", None, "")),
-        (
-            Ending("failed", "supervisor", "the supervisor died"),
-            ("failed", "supervisor", "the supervisor died (on 10.0.0.1)"),
-        ),
+        (Ending("failed", "supervisor", "it died"),
+         ("failed", "supervisor", "it died (on 10.0.0.1)")),
         (RuntimeError("node"), ("failed", "host", "Ray lost node 10.0.0.1 (a)")),
         (RuntimeError("actor"), None),
     ],
     ids=["done", "supervisor lost", "node lost", "not known yet"],
-)
+)  # fmt: skip
 def test_a_link_says_what_was_lost(answer: Any, expected: Any) -> None:
     def get(reference: object, timeout_s: float) -> Ending:
         if isinstance(answer, Exception):

@@ -62,13 +62,11 @@ def test_device_kind(kind: Any, present: int, expected: str) -> None:
 @pytest.mark.parametrize(
     ("cores", "share", "expected"),
     [
-        ([0, 1], None, [(0,), (1,)]),
-        ([4], None, [(4,)]),
+        ([0, 1], None, [(0,), (1,)]), ([4], None, [(4,)]),
         ([0, 1, 2, 3, 4], None, [(0, 1), (2, 3)]),
-        ([0, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
-        ([0, 1, 2, 3], 4, [(0, 1, 2, 3)]),
+        ([0, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]), ([0, 1, 2, 3], 4, [(0, 1, 2, 3)]),
     ],
-)
+)  # fmt: skip
 def test_cpu_devices_are_equal_shares(
     cores: list[int], share: int | None, expected: list[tuple[int, ...]]
 ) -> None:

@@ -8,6 +8,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from fakes.nvml.fixture import FakeNvml
+from fakes.nvml.scenario import Scenario, gpu_uuid
 from scalewise import records
 from scalewise.doctor import Plan, collectives, compute, copies
 from scalewise.doctor.collectives import COLLECTIVES, expected_s, measure_all, most_iterations
@@ -125,12 +127,13 @@ def test_an_endurance_run_reads_the_device_once_a_window() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "count", "window_s"), [(4.0, 16, 0.25), (20.0, 40, 0.5), (90.0, 90, 1.0)]
+    ("product_s", "seconds", "count", "window_s"),
+    [(2**-7, 4.0, 16, 0.25), (2**-7, 20.0, 40, 0.5), (2**-7, 90.0, 90, 1.0), (2.0, 4.0, 2, 2.0)],
 )
 def test_an_endurance_run_has_windows_of_a_quarter_to_a_whole_second(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, count: int, window_s: float
+    monkeypatch: pytest.MonkeyPatch, product_s: float, seconds: float, count: int, window_s: float
 ) -> None:
-    """Of products of 10 ms, by a clock that nothing else moves."""
+    """By a clock that nothing else moves."""
     clock, read = [0.0], Mock(return_value=DeviceSample("x"))
 
     def watch(work: Callable[[], object], iterations: int) -> float:
@@ -140,7 +143,7 @@ def test_an_endurance_run_has_windows_of_a_quarter_to_a_whole_second(
         return clock[0] - begin
 
     def multiply() -> None:
-        clock[0] += 1 / 128
+        clock[0] += product_s
 
     monkeypatch.setattr(compute, "stopwatch", lambda _: watch)
     monkeypatch.setattr(compute, "gemm", lambda *_: multiply)
@@ -148,7 +151,11 @@ def test_an_endurance_run_has_windows_of_a_quarter_to_a_whole_second(
     windows = soak(_CPU, seconds, read).windows
     assert (len(windows), read.call_count) == (count, count)
     assert [one.at_s for one in windows[:2]] == [window_s, 2 * window_s]
-    assert {one.tflops for one in windows} == {gemm_tflops(512, 1 / 128)}
+    assert {one.tflops for one in windows} == {gemm_tflops(512, product_s)}
+    monkeypatch.setattr(compute, "_gemm_size", lambda _: 512)
+    for capability, precision in (((7, 5), "fp32"), ((8, 0), "bf16")):
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda _, one=capability: one)
+        assert soak(torch.device("cuda"), seconds, read).precision == precision
 
 
 # The order of copies on several ranks, and their figures. No GPU is needed.
@@ -165,12 +172,9 @@ class Meetings(Team):
 
 
 def broken(
-    kind: records.CopyKind,
-    device: torch.device,
-    byte_count: int,
-    budget_s: float,
+    kind: records.CopyKind, device: torch.device, byte_count: int, budget_s: float,
     meet: Callable[[], object] | None = None,
-) -> CopyRate:
+) -> CopyRate:  # fmt: skip
     """A copy of which one kind goes wrong."""
     if meet is not None:
         meet()
@@ -189,19 +193,28 @@ _BROKEN_TWICE = {**_BROKEN, "d2h_pinned together": "RuntimeError: the pattern is
     [(1, _ALONE, _BROKEN, 1), (2, [*_ALONE, ("h2d_pinned", True)], _BROKEN_TWICE, 2 + 2)],
 )
 def test_each_rank_copies_alone_then_pinned_kinds_together_and_comes_to_every_meeting(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    size: int,
-    copied: list[tuple[str, bool]],
-    missing: dict[str, str],
-    met: int,
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, copied: list[tuple[str, bool]],
+    missing: dict[str, str], met: int,
+) -> None:  # fmt: skip
     monkeypatch.setattr(copies, "copy_rate", broken)
     team = Meetings(size)
     record = RankRecord(tmp_path / "rank.json", team.rank, _CPU)
     host_copies(record, team, Budget(), None, _CPU)  # without a UUID: NVML is not asked
     assert [(c.kind, c.together) for c in record.found.copies] == copied
     assert (record.found.missing, team.met) == (missing, met)
+
+
+def test_the_link_of_the_gpu_in_question_is_read_while_copies_are_under_way(
+    monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeNvml
+) -> None:
+    fake_nvml(Scenario().h200(3))
+    monkeypatch.setattr(copies, "Copy", copy := Mock())
+    monkeypatch.setattr(copies, "stopwatch", lambda _: lambda work, count: count / 1000)
+    monkeypatch.setattr(copies, "pcie_link", lambda _, gpu: gpu.uuid)
+    monkeypatch.setattr("torch.cuda.synchronize", Mock())
+    copies._read_pcie(record := Mock(), _CPU, 8, gpu_uuid(1))
+    record.note.assert_called_once_with(pcie=gpu_uuid(1))
+    assert copy().run.call_count == copies._PCIE_S * 1000
 
 
 def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:

@@ -135,18 +135,12 @@ def _soak(first: float, last: float, reasons: tuple[str, ...] = (), each: int = 
 _P2P_OFF = {"NCCL_P2P_DISABLE": "1"}
 
 FAULTS: Mapping[str, tuple[Change, str]] = {
-    "variable": (
-        _all(
-            _host(environment=_P2P_OFF),
-            _ranks(0, pairs=(_pair(380),), collectives=(_all_reduce(27),)),
-        ),
-        "p2p_disabled_by_environment",
-    ),
+    "variable": (_all(_host(environment=_P2P_OFF),
+                      _ranks(0, pairs=(_pair(380),), collectives=(_all_reduce(27),))),
+                 "p2p_disabled_by_environment"),
     "driver refuses": (_link("NV18", "disabled by a driver setting"), "p2p_unavailable"),
-    "CUDA refuses, switch": (
-        _all(_link("PIX", "ok"), _ranks(0, pairs=(_pair(26, direct=False),))),
-        "p2p_unavailable",
-    ),
+    "CUDA refuses, switch": (_all(_link("PIX", "ok"),
+                                  _ranks(0, pairs=(_pair(26, direct=False),))), "p2p_unavailable"),
     "ACS": (_all(_link("PIX", "ok"), _ranks(0, pairs=(_pair(6),))), "p2p_below_link"),
     "NVLink down": (_ranks(0, pairs=(_pair(40),), collectives=()), "p2p_below_link"),
     "IOMMU corrupts": (_ranks(0, pairs=(_pair(380, correct=False),)), "wrong_data"),
@@ -156,8 +150,7 @@ FAULTS: Mapping[str, tuple[Change, str]] = {
     "gen 1 of 4": (_ranks(1, pcie=PcieLink(1, 16, 4, 16)), "pcie_below_maximum"),
     "far memory": (
         _ranks(1, copies=(CopyRate("h2d_pinned", False, 2**27, _timing(9000), 15, True),)),
-        "staging_below_link",
-    ),
+        "staging_below_link"),
     "slow device": (_slower(1.2, "fp32", "bf16", "fp8"), "slow_device"),
     "ecc": (_device(0, ecc_uncorrected=2), "ecc_errors"),
     "rate falls": (_soak(760, 650), "not_steady"),
@@ -172,7 +165,7 @@ FAULTS: Mapping[str, tuple[Change, str]] = {
     "neighbour": (_device(1, other_processes=2), "busy_device"),
     "slow host": (_ranks(1, launch=(LaunchCost("enqueue", _timing(45)),)), "slow_launches"),
     "powersave": (_host(cpu_governor="powersave"), "cpu_governor"),
-}
+}  # fmt: skip
 
 BEYOND = _all(
     _host(usable_cores=(0, 1, 2), memory_limit_mib=2 * 16_383.0, cpu_pressure_percent=10.1),

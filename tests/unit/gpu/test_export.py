@@ -130,10 +130,8 @@ def test_a_sweep_is_exported_but_for_cells_without_gpus_and_series_that_cannot_b
     assert main(["export", str(sweep), "--out", str(out)]) == 1
     said = capsys.readouterr()
     written = [Path(line).relative_to(out).as_posix() for line in said.out.splitlines()]
-    assert [w for w in written if w.endswith(".csv")] == [
-        "a/gpu_timeline.csv",
-        "d/gpu_timeline.csv",
-    ]
+    csvs = [w for w in written if w.endswith(".csv")]
+    assert csvs == ["a/gpu_timeline.csv", "d/gpu_timeline.csv"]
     assert "d/gpu_stats_d_multi_gpu.json" in written
     (line,) = said.err.splitlines()
     assert line.startswith(f"warning: left out: {damaged}: not a device series")

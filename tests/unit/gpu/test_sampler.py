@@ -267,14 +267,12 @@ _LONG = replace(_FINE, throttle_reasons=("x" * 90,))
         ([*[_CAPPED] * (PATIENCE - 1), _FINE] * 3, []),
         ([_CAPPED] * (PATIENCE + 5), [(PATIENCE - 1, "warn", "throttling")]),
         ([_CHOSEN] * 30, []),
-        (
-            [_FINE, _UNREAD, _WORSE, _WORSE],
-            [(2, "warn", "ecc"), (2, "error", "ecc"), (2, "warn", "ecc")],
-        ),
+        ([_FINE, _UNREAD, _WORSE, _WORSE],
+         [(2, "warn", "ecc"), (2, "error", "ecc"), (2, "warn", "ecc")]),
         (_FULL, [(1, "warn", "memory")]),
         ([_LONG], [(0, "warn", "throttling")]),
     ],
-)
+)  # fmt: skip
 def test_conditions(samples: list[DeviceSample], expected: list[tuple[int, str, str]]) -> None:
     watch = DeviceAlerts()
     found = [a for i, s in enumerate(samples) for a in watch.check(float(i), _DEVICE, s)]

@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -116,12 +118,9 @@ def put(root: Path, name: str, text: str) -> None:
     ],
 )  # fmt: skip
 def test_the_smallest_quota_of_either_version_counts(
-    tmp_path: Path,
-    member_of: Callable[..., None],
-    groups: list[str],
-    files: dict[str, str],
+    tmp_path: Path, member_of: Callable[..., None], groups: list[str], files: dict[str, str],
     quota: float | None,
-) -> None:
+) -> None:  # fmt: skip
     member_of(*groups)
     for name, text in {"cpu,cpuacct/job/cpu.cfs_period_us": "100000", **files}.items():
         put(tmp_path, name, text)
@@ -140,8 +139,11 @@ def test_affinity_and_a_quota_limit_the_cores_and_leave_one(
 
 
 def test_memory_limit_of_both_versions_and_kills_where_they_are_counted(
-    tmp_path: Path, member_of: Callable[..., None]
+    tmp_path: Path, member_of: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    disks = Mock(side_effect=[SimpleNamespace(total=2**30, free=2**28), FileNotFoundError])
+    monkeypatch.setattr(limits.psutil, "disk_usage", disks)
+    assert [limits.shared_memory_mib() for _ in range(2)] == [(1024.0, 256.0), (None, None)]
     member_of("9:memory:/job", "0::/a")
     assert limits.oom_kills(tmp_path) is None
     put(tmp_path, "a/memory.events", "oom 4\noom_kill 3\n")

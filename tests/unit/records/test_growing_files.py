@@ -175,14 +175,12 @@ SAMPLE = {"time": 1.0, "devices": []}
 @pytest.mark.parametrize(
     ("header", "line"),
     [
-        ([], SAMPLE),
-        (3, SAMPLE),
-        (HEADER | {"devices": 5}, SAMPLE),
-        (HEADER | {"devices": [5]}, SAMPLE),
-        (HEADER, {"time": 1.0, "devices": 5}),
-        (HEADER, {"time": 1.0, "devices": [5]}),
-        (HEADER, {"time": "noon", "devices": []}),
-        (HEADER, {"time": 1.0, "devices": [{"id": "rank0", "energy_j": 1e308}]}),
+        *((one, SAMPLE) for one in ([], 3, HEADER | {"devices": 5}, HEADER | {"devices": [5]})),
+        *(
+            (HEADER, SAMPLE | {"devices": one})
+            for one in (5, [5], [{"id": "a", "energy_j": 1e308}])
+        ),
+        (HEADER, SAMPLE | {"time": "noon"}),
     ],
 )
 def test_a_series_of_another_kind_is_named(tmp_path: Path, header: Any, line: Any) -> None:

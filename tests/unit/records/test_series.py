@@ -57,16 +57,13 @@ def test_rows_that_were_changed_are_never_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "fault"),
     [
-        ("samples", 0, None),
-        ("samples", -1, "less than no sample"),
-        ("host_step_ms", 0.0, None),
-        ("host_step_ms", -1.0, "host_step_ms is negative"),
-        ("device_step_ms", np.inf, "device_step_ms is negative or infinite"),
+        ("samples", 0, None), ("samples", -1, "less than no sample"),
+        ("host_step_ms", 0.0, None), ("host_step_ms", -1.0, "host_step_ms is negative"),
         ("device_step_ms", np.nan, None),
-        ("step", 0, "do not follow one another"),
-        ("step", 2, "do not follow one another"),
+        ("device_step_ms", np.inf, "device_step_ms is negative or infinite"),
+        *(("step", number, "do not follow one another") for number in (0, 2)),
     ],
-)
+)  # fmt: skip
 def test_rows_that_no_training_writes_are_refused(
     tmp_path: Path, column: str, value: float, fault: str | None
 ) -> None:
@@ -79,7 +76,7 @@ def test_rows_that_no_training_writes_are_refused(
 
 def test_rows_of_several_blocks_come_back_and_steps_are_timed_from_one_on(tmp_path: Path) -> None:
     rows = steady_rows(2**15 + 3, on_device=False)
-    rows["flags"][:2] = WARMUP
+    rows["flags"][:2], rows["flags"][5:8] = WARMUP, 4  # of a version to come
     rows["samples"][7] = 99
     rows["host_step_ms"] = 10
     rows["host_step_ms"][:2] = 900

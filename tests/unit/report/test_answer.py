@@ -60,12 +60,9 @@ def test_a_matrix_ends_on_one_screen(sweep: str, most: int, width: int, columns:
 
 def test_a_gain_names_no_samples_where_nobody_counted_them() -> None:
     sweep = load_sweep(RESULTS / "h200x2_gpt2.zip")
-    uncounted = tuple(
-        replace(c, result=replace(c.result, global_batch_size=None, per_device_batch_size=None))
-        for c in sweep.cells
-        if c.result is not None
-    )
-    found = analyse(replace(sweep, cells=uncounted))
+    unknown = {"global_batch_size": None, "per_device_batch_size": None}
+    cells = tuple(replace(c, result=replace(c.result, **unknown)) for c in sweep.cells if c.result)
+    found = analyse(replace(sweep, cells=cells))
     said = next_step(found, found.pairs[0])
     assert "wins back up to" in said
     assert "samples" not in said
@@ -107,15 +104,12 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     ("typed", "override", "pasted"),
     [
         ("strategy=fsdp", "strategy=single,ddp", "-m strategy=single,ddp"),
-        (
-            "-m strategy=fsdp,single strategy.reduce_dtype=bf16 strategy.devices=2",
-            "strategy=single,ddp",
-            "-m strategy=single,ddp strategy.devices=2",
-        ),
+        ("-m strategy=fsdp,single strategy.reduce_dtype=bf16 strategy.devices=2",
+         "strategy=single,ddp", "-m strategy=single,ddp strategy.devices=2"),
         ("batch_size=8 seed=1 batch_size=16", "batch_size=32", "batch_size=32 seed=1"),
         ("seed=1 'x=$HOME b' sweep.resume=/home/x sweep.rerun=all", "seed=2", "seed=2 'x=$HOME b'"),
     ],
-)
+)  # fmt: skip
 def test_the_command_to_paste_has_each_key_once_and_none_of_another_option(
     tmp_path: Path, typed: str, override: str, pasted: str
 ) -> None:
@@ -167,6 +161,10 @@ def test_more_runs_are_asked_for_once_for_all(tmp_path: Path, runs: int) -> None
     most = max(pair.judgement.more_runs or 0 for pair in found.pairs)
     needed = f"{most} (about {most} more runs" if runs == 3 else "1 (at least 1 more run"
     assert most >= 2 and f"sweep.extend={needed} of each" in said[0]
+    beyond = [replace(p, judgement=replace(p.judgement, more_runs=None, more=""))
+              for p in found.pairs]  # fmt: skip
+    told = "More runs hardly decide it." in answers(replace(found, pairs=tuple(beyond))).texts
+    assert told == (runs == 3), "no verdict has fewer"
 
 
 @pytest.mark.parametrize(
@@ -369,9 +367,12 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
     write_sweep(tmp_path, repeats(Spec()))
     missing = {UNCOUNTED: "within a graph", "validation": "x", "checkpoint": "y"}
     edit_ranks(tmp_path, lambda rank: rank["missing"].update(missing))
+    stopped = {"by": "EarlyStopping", "epoch": 2, "monitor": "val_loss"}
+    edit_ranks(tmp_path, lambda rank: rank.update(stopped=stopped), "*-r1")
     found = analyse(load_sweep(tmp_path))
     (one,) = found.measured
-    first = answers(found).texts[0]
+    first, told = answers(found).texts[0], "stopped early by EarlyStopping on val_loss in epoch 2"
+    assert f"{one.label}: {told} in 1 of 3 runs." in answers(found).texts
     assert estimate(one.estimate("step_time_ms")) + " ms a step" in first
     assert "samples/s" not in first
     said = [text.partition(": ")[2] for text in answers(found).texts]
@@ -390,7 +391,9 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
 )
 def test_what_compares_devices_is_said_as_typed(tmp_path: Path, typed: str, said: str) -> None:
     found = with_command(analysed(tmp_path, Spec()), f"train.py {typed}")
-    assert any(said in text for text in answers(found).texts)
+    texts = answers(found).texts
+    assert any(said in text for text in texts)
+    assert texts[1].endswith("batch_size=256 (nothing but work of the device takes time).")
 
 
 # answer.png: every comparison, every run, and what leaves the scale.

@@ -77,9 +77,8 @@ class TestScaling:
         config = {
             "model": {"name": "fusion", "_target_": "scalewise.operations.fusion.Fusion"},
             "dataset": {"name": "sensor_streams", "dtype": "bf16"},
-            "precision": {"name": "fp32"},
-            "optimizer": {"name": "adam", "lr": 0.1},
-        }
+            "precision": {"name": "fp32"}, "optimizer": {"name": "adam", "lr": 0.1},
+        }  # fmt: skip
         trained = {k: v for k, v in config.items() if k in ("precision", "optimizer")}
         path = write_sweep(tmp_path / "operation", [Spec(model="fusion", config=config)])
         (line,) = lines_of(analyse(load_sweep(path)), "scaling")[:1]

@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
-from scalewise.report import build_study, of_datasets
+from scalewise.report import build_study, of_datasets, study
 from scalewise.report.study import memory_comparison, panel_grid
 from scalewise.report.study_tables import p_words
 
@@ -93,23 +93,22 @@ def test_latex_is_ascii_and_escaped(texts: dict[str, str], tmp_path: Path) -> No
 
 
 def test_each_epoch_is_drawn_but_the_first_and_the_unfinished(
-    analysis: Analysis, texts: dict[str, str], figures: dict[str, Figure]
-) -> None:
+    analysis: Analysis, texts: dict[str, str], figures: dict[str, Figure],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     config = next(c for c in analysis.configurations if c.label == "medium single x1")
     # 8,000 training samples in batches of 128: 62 steps an epoch, 400 steps are 6.5 epochs.
-    expected = [
-        [
-            float(run.cell.steps[0].column("step", "host")[e * 62 : (e + 1) * 62].sum()) / 1e3
-            for e in range(2, 6)
-        ]
-        for run in config.runs
-    ]
+    each = [run.cell.steps[0].column("step", "host") for run in config.runs]
+    expected = [[float(ms[e * 62 : e * 62 + 62].sum()) / 1e3 for e in range(2, 6)] for ms in each]
     (axes,) = figures["tabular_epoch_time_detailed.png"].axes
     drawn = [list(line.get_ydata()) for line in axes.get_lines()]
     assert all(any(y == pytest.approx(each) for y in drawn) for each in expected)
     assert list(axes.get_lines()[0].get_xdata()) == [2, 3, 4, 5]
     mean = geometric_mean([sum(each) / 4 for each in expected])
     assert float(summary(texts)[config.label]["epoch_time_s"]) == pytest.approx(mean)
+    for most, said in ((2, "left out"), (1, "left out (the first 1 of 2)")):
+        monkeypatch.setattr(study, "_MOST_CURVES", most)
+        assert study.epoch_time("x", [config] * 2, 1).axes[0].get_title("left").endswith(said)
 
 
 def test_a_summary_has_ratio_and_serial_fraction(analysis: Analysis, texts: dict[str, str]) -> None:

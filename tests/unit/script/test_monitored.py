@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,12 +53,10 @@ def batches(count: int, size: int = 8) -> Iterator[torch.Tensor]:
 
 
 def train(
-    folder: Path,
-    steps: int = 30,
-    size: int = 8,
+    folder: Path, steps: int = 30, size: int = 8,
     each: Callable[[int, Any], None] = lambda i, m: None,
     given: Iterator[torch.Tensor] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     model, optimizer = trained()
     with scalewise.monitor(model, optimizer, folder=folder) as m:
         for i, batch in enumerate(m(given or batches(steps, size))):
@@ -346,6 +345,14 @@ def test_what_it_refuses_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(monitored, "default_store", torch.distributed.HashStore)
     with pytest.raises(ConfigError, match=r"rank 0 waited 0.2 s for the others; allowed: the same"):
         monitored._meet("mine", 0, 2)
+
+
+def test_of_several_failures_the_first_is_told() -> None:
+    errors, told = [ValueError("first"), ValueError("then")], list[Exception]()
+    guest: Any = SimpleNamespace(failure=None, fail=told.append)
+    for error in errors:
+        monitored._Guest._give_up(guest, error)
+    assert (guest.failure, told) == (errors[0], errors)
 
 
 def test_a_model_keeps_its_name_within_what_torch_makes_of_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, TensorDataset
 
-from scalewise.records import CellFolder, read_metrics
+from scalewise.records import CellFolder, DeviceInfo, read_metrics
 from scalewise.script import recorder as recording
 from scalewise.script.recorder import ScriptRecorder, drawn_shard, share_of, steps_before
 from scalewise.script.steps import Losses
@@ -88,6 +88,33 @@ def test_it_looks_around_at_each_of_the_first_steps_then_where_losses_are_kept()
     assert recorder._core_meter.begin.call_count == 1, "before the last step of warm-up ends"
     recorder._run_queue.begin.assert_called_once_with(2)
     assert recorder.losses.end_step.call_count == len(looked) - 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_that_end_by_time_do_not_meet_in_their_own_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    parts = "steps", "_metrics", "_find_models", "_note_what_is_missing", "_fingerprint"
+    folder = CellFolder(tmp_path)
+    recorder = bare(folder=folder, **{name: Mock() for name in parts})
+    recorder._task = SimpleNamespace(ends_by_time=True, min_time_s=3.0)
+    recorder._place = SimpleNamespace(rank=0, local_rank=0, world_size=ranks, hosts=1)
+    monkeypatch.setattr(recording, "RunLength", length := Mock(side_effect=EOFError))
+    folder.heartbeat_path(0).parent.mkdir()
+    with pytest.raises(EOFError):
+        recorder.begin(stepped(torch.optim.SGD, 0), DeviceInfo("cpu", "a CPU"))
+    assert (length.call_args.args[-1] is None) == (ranks == 1)
+
+
+def test_of_several_ddps_the_first_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "DistributedDataParallel", torch.nn.Linear)
+    first, second = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    recorder = bare(models=Mock(), steps=Mock(), _missing={}, _watches=False)
+    for found, missing in (([torch.nn.Sequential(first)], []), ([first, second], ["gradients"])):
+        recorder.models.found = found
+        recorder._find_models(cast(Any, None))
+        assert [*recorder._missing] == missing
+    recorder.steps.gradients.watch.assert_called_once_with(first, None)
 
 
 @pytest.mark.parametrize(("uncounted", "told"), [(5, 800), (6, 0)])

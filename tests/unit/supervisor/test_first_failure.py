@@ -89,7 +89,12 @@ def test_a_torn_error_record_leaves_the_exit_status(folder: CellFolder) -> None:
     path = folder.path / "ranks" / "rank0.err"
     path.parent.mkdir()
     path.write_text('{"schema_version": 1, "ra')
-    assert found_in(folder, RankProcess(0, 10, 1, 12.0)).cause == "exit"
+    first, second = RankProcess(0, 10, 1, 12.0), RankProcess(1, 11, 1, 12.1)
+    assert found_in(folder, first).cause == "exit"
+    (log := folder.log_path(0, "err")).parent.mkdir()
+    for frames, blamed in ((15, 1), (25, 0)):
+        log.write_text(f"{PEER_GONE}\n" + "frame\n" * frames)
+        assert found_in(folder, first, second).rank == blamed, "by the end of its log"
 
 
 def test_last_lines_are_the_blamed_ranks(folder: CellFolder) -> None:

@@ -187,6 +187,9 @@ def test_the_devices_of_this_hosts_ranks_are_sampled_where_the_cell_wants_it(
     assert {path.name for path in one.folder.path.glob("gpu_stats*")} == (stats if told else set())
 
 
+PEER_GONE = "Connection closed by peer"
+
+
 def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
     return Ending("failed", cause, f"{cause} of {rank}", rank, 1, finished_at=at)
 
@@ -198,11 +201,7 @@ def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
         (failed("exception", 1.0, 0), failed("exception", 2.0, 1), 0),
         (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
         (failed("peer", 1.0, 0), failed("exit", 2.0, 1), 1),
-        (
-            replace(failed("exit", 1.0, 0), message="Connection closed by peer"),
-            failed("exit", 2.0, 1),
-            1,
-        ),
+        (replace(failed("exit", 1.0), message=PEER_GONE), failed("exit", 2.0, 1), 1),
         (failed("exception", 1.0, 0), replace(failed("signal", 2.0, 1), exit_code=-6), 0),
         (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
         (Ending("done"), failed("exception", 2.0, 1), 1),

@@ -146,10 +146,8 @@ def test_who_else_computed_beside_a_cell_is_in_its_record(tmp_path: Path) -> Non
         processes = tuple(DeviceProcess(pid, None) for pid in pids)
         writer.append(float(len(pids)), {"GPU-0": DeviceSample("GPU-0", processes=processes)}, 0.1)
     writer.close()
-    assert foreign_processes(folder, {10}, sees_host=True) == (
-        "process 4711 on GPU-0",
-        "process 4712 on GPU-0",
-    )
+    foreign = ("process 4711 on GPU-0", "process 4712 on GPU-0")
+    assert foreign_processes(folder, {10}, sees_host=True) == foreign
     assert foreign_processes(folder, {1}, sees_host=False) == ("2 other processes on GPU-0",)
 
 

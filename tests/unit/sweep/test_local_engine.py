@@ -57,10 +57,8 @@ class Supervisors:
             answer = folder.save_attempt(Ending("failed", answer, "gone", 0, code, number=number))
         process = subprocess.Popen(
             ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", to_line(answer), str(self.seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
         return SupervisorProcess(job_in(folder.path), process)
 
 
@@ -72,14 +70,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 def run(
-    engine: Engine,
-    monkeypatch: pytest.MonkeyPatch,
-    supervisors: Supervisors,
-    *overrides: str,
-    repeats: int = 1,
-    seeds: Sequence[int] = (0,),
-    more: Sequence[Request] = (),
-) -> SweepReport:
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, supervisors: Supervisors, *overrides: str,
+    repeats: int = 1, seeds: Sequence[int] = (0,), more: Sequence[Request] = (),
+) -> SweepReport:  # fmt: skip
     typed = ["tracking=none", f"repeats={repeats}", *overrides]
     cells = plan([*(asked(*typed, f"seed={seed}") for seed in seeds), *more], 0)
     monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)

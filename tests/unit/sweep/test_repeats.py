@@ -42,11 +42,9 @@ def finish(
 
 
 def record(
-    folder: SweepFolder,
-    cells: list[Cell],
-    factors: Sequence[float] = FACTORS,
+    folder: SweepFolder, cells: list[Cell], factors: Sequence[float] = FACTORS,
     lost: Cell | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Finish ``cells``; one of them may have failed."""
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(c.planned for c in cells)))
     for cell in cells:
@@ -69,7 +67,12 @@ def test_an_undecided_pair_gets_a_whole_round_once_and_a_decided_one_none(
     more = next_rounds(folder, requests).cells
     assert [c.planned.repeat for c in more] == [3, 3]
     assert {c.planned.config_id for c in more} == set(requests)
-    add_to_plan(folder, more, "exclusive", 2)
+    seeded = asked("sweep.order_seed=5")
+    add_to_plan(folder, [replace(more[0], request=seeded), more[1]], "exclusive", 2)
+    assert folder.load_plan().order_seed == 5
+    add_to_plan(folder, [], "packed", None)
+    kept = folder.load_plan()
+    assert (kept.order_seed, kept.policy, kept.slots, len(kept.cells)) == (0, "packed", 2, 8)
     assert next_rounds(folder, requests).cells == [], "planned, whatever keeps it from running"
     record(folder, cells, (1.0, 1.01, 0.99))
     assert next_rounds(folder, requests).cells == []

@@ -69,11 +69,8 @@ def test_what_a_piece_or_a_look_raises_reaches_training(of_look: bool) -> None:
 def test_the_recording_thread_has_the_device_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     # A new thread's current device is 0: on any other rank that opens a second context.
     chosen: list[tuple[torch.device, str]] = []
-    monkeypatch.setattr(
-        torch.cuda,
-        "set_device",
-        lambda device: chosen.append((device, threading.current_thread().name)),
-    )
+    here = threading.current_thread
+    monkeypatch.setattr(torch.cuda, "set_device", lambda one: chosen.append((one, here().name)))
     BackgroundDrain([lambda wait, give_way: None], device=torch.device("cuda", 3)).stop()
     assert chosen == [(torch.device("cuda", 3), "scalewise-records")]
 

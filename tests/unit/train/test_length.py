@@ -38,27 +38,20 @@ class Rank:
     """A rank whose training is moved by hand; ``errors`` are those it gave up with."""
 
     def __init__(
-        self,
-        rank: int,
-        world_size: int = 2,
-        min_time_s: float | None = 1.0,
-        pace_s: float = PACE_S,
-        kind: Literal["cpu", "cuda"] = "cpu",
-    ) -> None:
+        self, rank: int, world_size: int = 2, min_time_s: float | None = 1.0,
+        pace_s: float = PACE_S, kind: Literal["cpu", "cuda"] = "cpu",
+    ) -> None:  # fmt: skip
         self.pace_s = pace_s
         self.steps = SimpleNamespace(steps=0, attempt_steps=0, rows=0, timed=(0, 0.0))
         self.planned: list[int] = []
-        self.recorder: Any = SimpleNamespace(
-            folder=SimpleNamespace(path=Path("cell")),
-            steps=self.steps,
-            plan_steps=self.planned.append,
-        )
+        folder = SimpleNamespace(path=Path("cell"))
+        self.recorder: Any = SimpleNamespace(folder=folder, steps=self.steps)
+        self.recorder.plan_steps = self.planned.append
         self.errors: list[BaseException] = []
         context = RankContext(rank, rank, world_size, DeviceInfo(kind, "a device"))
         self.length = length.RunLength(min_time_s, context, self.recorder, 2, self.errors.append)
-        self.loop: Any = SimpleNamespace(
-            global_step=0, max_steps=-1, on_advance_end=lambda fetcher: None
-        )
+        self.loop: Any = SimpleNamespace(global_step=0, max_steps=-1)
+        self.loop.on_advance_end = lambda fetcher: None
         trainer: Any = SimpleNamespace(fit_loop=SimpleNamespace(epoch_loop=self.loop))
         self.length.attach(trainer)
 

@@ -95,6 +95,7 @@ def test_model_source_layers_settings_and_devices_tell_fits_apart_and_trackers_d
         _id(Small(), world=2), _id(Small(), batch_size=4),
     ]  # fmt: skip
     assert len(set(ids)) == len(ids)
+    assert config_id({"a": 1, "seed": 2, "tracking": {}}, 2) == "dbd740df", "written down"
     assert _id(Small(), trackers=("wandb",)) == ids[0]
     assert _id(Small(), lr=0.1 - 1e-16) == ids[0], "as a scheduler computes it"
 

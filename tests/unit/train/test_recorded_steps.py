@@ -227,13 +227,13 @@ def test_a_summary_has_each_figure_under_its_name() -> None:
 
 
 def test_a_fingerprint_is_the_norm_and_a_projection_of_what_learns() -> None:
-    module, cpu = torch.nn.Linear(2, 1, bias=False), torch.device("cpu")
-    module.weight.data = torch.tensor([[3.0, 4.0]])
+    module, cpu = torch.nn.Linear(4, 1, bias=False), torch.device("cpu")
+    module.weight.data = torch.tensor([[2.0, 4.0, 5.0, 6.0]])
     first = parameter_fingerprint(module.parameters(), cpu)
-    module.weight.data = torch.tensor([[4.0, 3.0]])
+    module.weight.data = torch.tensor([[5.0, 6.0, 2.0, 4.0]])
     turned = parameter_fingerprint(module.parameters(), cpu)
     assert first is not None and turned is not None
-    assert first[0] == turned[0] == 5.0
+    assert first[0] == turned[0] == 9.0
     assert first[1] != turned[1], "the same numbers in another order"
     assert parameter_fingerprint([], cpu) is None
     assert parameter_fingerprint([torch.full((2,), torch.nan, requires_grad=True)], cpu) is None

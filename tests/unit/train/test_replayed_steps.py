@@ -34,7 +34,7 @@ from scalewise.records import (
 from scalewise.train import RankContext, length
 from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, trim
-from scalewise.train.execution.cudagraph import CaptureError, where_it_waits
+from scalewise.train.execution.cudagraph import CaptureError, HostState, where_it_waits
 from scalewise.train.execution.replay import ReplayedSteps
 from scalewise.train.length import RunLength
 from scalewise.train.recording import BatchSizes, CellRecorder, planned_steps
@@ -146,11 +146,26 @@ class Run:
         return torch.cat([p.detach().flatten() for p in self.module.parameters()])
 
 
+def test_a_number_that_the_host_keeps_must_not_change_from_step_to_step() -> None:
+    weight = nn.Linear(1, 1, device="meta")
+    optimizer = torch.optim.Adam(weight.parameters())
+    kept = {"step": torch.tensor(1.0), "mean": torch.zeros(2), "on": torch.ones(1, device="meta")}
+    optimizer.state[weight.weight] = kept
+    state = HostState(weight, optimizer)
+    kept["mean"] += 1
+    assert state.change() is None, "what is several numbers is not looked at"
+    kept["step"] += 1
+    assert state.change().startswith("Adam's state 'step' changes in each step")
+
+
 @pytest.mark.parametrize("steps_per_batch", [1, 2, 5, 64])
 def test_weights_and_losses_are_those_of_single_steps(tmp_path: Path, steps_per_batch: int) -> None:
     replayed = Run(tmp_path / "a", HostCapture(), steps_per_batch, max_epochs=2)
     eager = Run(tmp_path / "b", None, max_epochs=2)
     assert replayed.steps is not None and replayed.steps.captured is not None
+    assert [
+        run.trainer.optimizers[0].param_groups[0]["capturable"] for run in (replayed, eager)
+    ] == [True, False]
     assert replayed.trainer.global_step == eager.trainer.global_step == 2 * STEPS_AN_EPOCH
     torch.testing.assert_close(replayed.weights, eager.weights)
     ours, theirs = ([*read_metrics(run.folder.metrics_path(0))] for run in (replayed, eager))
@@ -202,7 +217,7 @@ def test_a_time_ends_amid_a_batch_too(
     tmp_path: Path, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(length, "LEAD_S", 0.5)
-    run = Run(tmp_path, HostCapture(), steps_per_batch, min_time_s=0.1)
+    run = Run(tmp_path, HostCapture(), steps_per_batch, min_time_s=0.1, max_epochs=-1)
     told = run.summary.length
     assert told is not None and told.announced_step is not None
     assert run.trainer.global_step == run.summary.steps_completed == told.announced_step
@@ -240,22 +255,23 @@ class Counting(Mlp):
         ({"device": HostCapture(fails=True)}, "the capture failed: RuntimeError: operation not"),
         ({"device": HostCapture(waits="the step waits at x.py:3")}, "the step waits at x.py:3"),
         ({"network": Counting()}, "Counting.calls of network changes in each step"),
-        (
-            {"optimizer": torch.optim.Adafactor},
-            "Adafactor has no capturable variant; adam, adamw and sgd",
-        ),
+        ({"optimizer": torch.optim.Adafactor},
+         "Adafactor has no capturable variant; adam, adamw and sgd"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_captured_runs_eagerly_and_says_why(
-    tmp_path: Path, options: dict[str, Any], reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], reason: str
 ) -> None:
+    numbers, end = list[int](), CellRecorder.on_train_batch_end
+    counted = lambda *args: numbers.append(args[-1]) or end(*args)  # noqa: E731
+    monkeypatch.setattr(CellRecorder, "on_train_batch_end", counted)
     arguments = {"device": HostCapture(), "max_steps": 9, **options}
     with pytest.warns(UserWarning, match="the steps run eagerly, because"):
         run = Run(tmp_path, **arguments)
     assert run.steps is not None and run.steps.captured is None
     found = run.steps.fell_back_because
     assert found is not None and found.startswith(reason)
-    assert run.trainer.global_step == 9
+    assert run.trainer.global_step == 9 and numbers == [*range(9)]
     rows = read_steps(run.folder.steps_path(0), 0).rows
     assert not np.isnan(rows["host_forward_ms"]).any()
     assert (rows["host_data_wait_ms"] >= 0).all()

@@ -25,7 +25,7 @@ from scalewise.analysis.verdict import Verdict
 from scalewise.host import plural
 from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 
-Because = Literal["verdict", "precision", "cap", "failures"]
+Because = Literal["verdict", "precision", "cap", "failures", "untold"]
 
 
 def reason_to_stop(
@@ -87,6 +87,7 @@ _WHY_STOPPED: Mapping[Because, str] = {
     "precision": "as narrow as asked for after",
     "cap": "undecided at the most,",
     "failures": "no more runs after",
+    "untold": "no verdict, after",
 }
 
 
@@ -133,9 +134,10 @@ def _rehearsed(
 ) -> Repeats:
     """Until its runs are as steady as was asked for: beyond that, no more of them tell more."""
     runs = min(speedup.n)
-    told = one.word != "cannot tell" or untold(one.config) is not None
-    ends = rate_ratio(one.config, single).interval
+    never, ends = untold(one.config) is not None, rate_ratio(one.config, single).interval
+    told = never or one.word != "cannot tell"
     because = reason_to_stop("pays" if told else "undecided", ends, runs, asked)
+    because = "untold" if because and never else because
     return _repeats((one.config, single), runs, because, one.reason, asked.cap, times(speedup))
 
 

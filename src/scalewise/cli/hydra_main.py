@@ -117,6 +117,13 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
             "train; run a script of your own again itself"
         )
     script = next(filter(None, (setting(one, "script.command") for one in configs)), None)
+    place, typed = sweep.path.absolute().parent, map(key_of, command)
+    elsewhere = place.name == "multirun" and place.parent != Path.cwd()
+    if script and elsewhere and "hydra.sweep.dir" not in typed:
+        raise ConfigError(
+            f"{folder}: found a script that was started in {place.parent}; allowed: to resume it "
+            "from there, where lies what it reads and writes"
+        )
     typed_again = {key_of(word) for word in more}
     if not trust and not _is_own(sweep, plan):
         raise ConfigError(
@@ -139,7 +146,6 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     sys.argv = [command[0], *words, *more, f"sweep.resume={name}"]
     say(f"resumes: {pasteable(program, redacted_words(sys.argv[1:]), script)}")
     sys.argv += ["--verbose"] if verbose else []
-    place = sweep.path.absolute().parent
     if place.name == "multirun" and _is_mine(place.parent):
         sys.path += [str(Path.cwd()), str(place.parent)]  # it was started beside a user's own model
     status = train(defaults=False)

@@ -113,13 +113,14 @@ class RehearseConfig:
         """The link that is meant, on a host of such ``gpus``. Raises :class:`ConfigError`."""
         if self.name == "auto":
             return _link_of(gpus)
-        for name, keys in (("doctor", ("record",)), ("custom", ("latency_us", "bus_gb_s"))):
-            absent = [key for key in keys if getattr(self, key) is None]
-            if self.name == name and absent:
-                raise ConfigError(
-                    f"rehearse.{absent[0]}: found null; allowed: a value, as rehearse={name} is "
-                    f"made of {' and '.join(keys)}"
-                )
+        if self.name == "doctor" and self.record is None:
+            raise ConfigError(
+                "rehearse.record: found null; allowed: what scalewise doctor --out FOLDER wrote "
+                "(rehearse.record=FOLDER, or --link FOLDER/doctor.json of scalewise run)"
+            )
+        absent = [key for key in ("latency_us", "bus_gb_s") if getattr(self, key) is None]
+        if self.name == "custom" and absent:
+            raise ConfigError(f"rehearse.{absent[0]}: found null; allowed: a number")
         if self.record is not None:
             return _examined(self.record)
         if self.latency_us is not None and self.bus_gb_s is not None:

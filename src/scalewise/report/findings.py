@@ -322,7 +322,7 @@ def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
             yield f"  {len(ranking.rows) - _MOST_RANKED} more are in the report."
         said, seeds = _surely(objective, ranking)
         yield said
-        again = command(analysis, seeds) if seeds else again
+        again = resume_words(analysis, seeds) if seeds else again
     if again:
         yield f"Run: {again}"
 
@@ -335,7 +335,7 @@ def _surely(objective: Objective, ranking: Ranking[Configuration]) -> tuple[str,
     # Where as many were asked for, and some do not count, the same seeds again are no advice.
     seeds = min(max(len(one.seeds), len(one.rounds(objective.metric))) for one in ranking.rows)
     first = f"{rivals} {plural(rivals, 'other')} may be as good as the first"
-    more = ("more seeds of each tell", "") if seeds >= VERDICT_RUNS else (f"add {_FEW}", _FEW)
+    more = ("more seeds of each tell", "") if seeds >= VERDICT_RUNS else (f"run {_FEW}", _FEW)
     return f"{first}: {more[0]}.", more[1]
 
 

@@ -121,6 +121,8 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     said += by_text(
         ((one.config.label, f"not comparable: {one.reason}") for one in comparison.unmatched), "row"
     )
+    if any(len(describe(one.differing)) > _MOST_CHANGES for one in comparison.unmatched):
+        said.append("comparison.json of --out FOLDER has every field that differs")
     return [printable(line) for line in said]
 
 
@@ -303,9 +305,7 @@ def _gap(ratio: RatioEstimate) -> str:
     interval = bounding(ratio)
     if ratio.value >= 1.05 or interval is None:
         return times(ratio)
-    value, low, high = (
-        f"{100 * (end - 1):.2g}" for end in (ratio.value, interval.low, interval.high)
-    )
+    value, low, high = (f"{100 * (x - 1):.2g}" for x in (ratio.value, interval.low, interval.high))
     return f"{value} % ({between(low, high)})"
 
 
@@ -338,7 +338,7 @@ def _next(found: Sequence[Workload]) -> list[str]:
             most[entry.side] = (more, entry)
     if lacks and not most:
         return ["More runs hardly decide what is open."]
-    return [_to_add(*most[side]) for side in sorted(most)]
+    return [f"Next, for a winner, not a verdict, in {_to_add(*most[one])}" for one in sorted(most)]
 
 
 def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
@@ -353,9 +353,9 @@ def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
 def _to_add(more: int, entry: Entry) -> str:
     if entry.config.is_monitored:
         way = way_to_get("runs", "monitor", runs=len(entry.config.runs))
-        return f"Next, for {entry.side}: {way}."
+        return f"{entry.side}: {way}."
     more = more if entry.config.setting("repeats") != "auto" else 0
-    return f"Next, for {entry.side}: {add_words(entry.analysis, more, entry.config)}"
+    return f"{entry.side}: {add_words(entry.analysis, more, entry.config)}"
 
 
 def _together_line(one: ConcurrentTraining) -> str:

@@ -109,9 +109,16 @@ def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
     assert "; a verdict needs 1 more of B" in " ".join(said.split())
     assert "for time A ddp x2 or C ddp x2, open; for cost" in " ".join(said.split())
     # Four runs are enough for a verdict: two of B are what it waits for first.
-    assert said.splitlines()[-1] == "Next, for B: scalewise resume two sweep.extend=1"
+    assert (
+        said.splitlines()[-1]
+        == "Next, for a winner, not a verdict, in B: scalewise resume two sweep.extend=1"
+    )
     for name, level, last in (
-        ("b", 0.9, "Next, for B: scalewise resume b sweep.extend=7"),  # as a verdict's are counted
+        (
+            "b",
+            0.9,
+            "Next, for a winner, not a verdict, in B: scalewise resume b sweep.extend=7",
+        ),  # as a verdict's are counted
         ("c", 1.0, "More runs hardly decide what is open."),
     ):
         sweep(tmp_path / name, level, factors=[0.87, 1.0, 1.15])

@@ -222,9 +222,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "anatomy": anatomy
         and {
             "timeline": anatomy.timeline,
-            "phases": {
-                config.phase_word(name): _digits(ms) for name, ms in anatomy.phases_ms.items()
-            },
+            "phases": {config.phase_word(n): _digits(ms) for n, ms in anatomy.phases_ms.items()},
         },
     }
 
@@ -267,9 +265,7 @@ def _cell(
         ],
         "timed": [_digits(edge - start, 6) for edge in (min(timed), max(timed))] if timed else None,
         "balance": _balance(run),
-        "devices": [
-            device for series in cell.devices for device in _devices(series, start, points[1])
-        ],
+        "devices": [one for series in cell.devices for one in _devices(series, start, points[1])],
         "loss": _loss(run, start),
         "logged": {
             name: thinned(np.array(steps), np.array(values))

@@ -239,9 +239,8 @@ SOURCES = "5" * 64
 
 def on(spec: Spec, *hosts: str) -> list[Spec]:
     """Four repeats, on these hosts in turns."""
-    return [
-        replace(run, host=hosts[i % len(hosts)]) for i, run in enumerate(repeats(spec, FACTORS))
-    ]
+    runs = enumerate(repeats(spec, FACTORS))
+    return [replace(run, host=hosts[i % len(hosts)]) for i, run in runs]
 
 
 def fields(refused: Sequence[Refused]) -> list[str]:

@@ -121,14 +121,15 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     said += by_text(
         ((one.config.label, f"not comparable: {one.reason}") for one in comparison.unmatched), "row"
     )
-    if any(len(describe(one.differing)) > _MOST_CHANGES for one in comparison.unmatched):
-        said.append("comparison.json of --out FOLDER has every field that differs")
     return [printable(line) for line in said]
 
 
 def _changes(comparison: Comparison) -> list[str]:
     changed = dict.fromkeys(d for one in comparison.matches for d in describe(one.changed))
-    return [f"differs: {listed(list(changed), _MOST_CHANGES)}"] if changed else []
+    said = [f"differs: {listed(list(changed), _MOST_CHANGES)}"] if changed else []
+    each = [changed, *(describe(one.differing) for one in comparison.unmatched)]
+    more = "comparison.json of --out FOLDER has every field that differs"
+    return [*said, *[more] * any(len(one) > _MOST_CHANGES for one in each)]
 
 
 def _match_line(match: Match, *sides: str) -> str:
@@ -136,10 +137,9 @@ def _match_line(match: Match, *sides: str) -> str:
     # 95 % for one configuration, more for several: all of them together are at 95 %.
     figure = factor(match.ratio.value)
     figure += f" ({interval_words(match.ratio)})" if match.ratio.interval else ""
-    few = match.change == "undecided"
     lack = ((VERDICT_RUNS - n, side) for n, side in zip(match.ratio.n, sides, strict=True))
     needed = " and ".join(f"{n} more of {side}" for n, side in lack if n > 0)
-    seen = f"; a verdict needs {needed}" if few else ""
+    seen = f"; a verdict needs {needed}" if match.change == "undecided" else ""
     return f"{match.label}: {match.change}: {figure} from {runs} runs{seen}"
 
 

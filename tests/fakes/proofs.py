@@ -84,9 +84,7 @@ def check_decision(run: Finished) -> None:
     assert run.status == 0, run.err
     said = [s for s in (run.out + run.err).splitlines() if s.startswith("strategy ")]
     assert len(said) == 3
-    decisions = [
-        (c, find_record(folder.path, StrategyDecision)) for c, folder in run.cells().values()
-    ]
+    decisions = [(c, find_record(f.path, StrategyDecision)) for c, f in run.cells().values()]
     probes = [cell for cell, decision in decisions if decision is None]
     ((trained, decision),) = [(c, d) for c, d in decisions if d is not None]
     assert sorted(cell.devices or 0 for cell in probes) == [1, 2]

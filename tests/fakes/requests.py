@@ -46,9 +46,7 @@ def read(words: Sequence[str]) -> list[Request]:
     sweep = composer(*_experiments(words))
     composed = [place_on_devices(sweep.plain(job, i), job) for i, job in enumerate(typed)]
     known = keep_known_keys(composed)
-    each = (
-        request(job, plain, sweep.written(job)) for job, plain in zip(typed, known, strict=True)
-    )
+    each = (request(job, own, sweep.written(job)) for job, own in zip(typed, known, strict=True))
     return take_own_batches(each)[0]
 
 

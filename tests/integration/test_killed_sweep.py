@@ -14,9 +14,7 @@ from scalewise.host import FileLock, usable_cores
 from scalewise.records import SweepFolder
 from scalewise.sweep.status import CellStatus, StatusReader
 
-pytestmark = pytest.mark.skipif(
-    len(usable_cores()) < 2, reason="a cell of two devices needs two cores"
-)
+pytestmark = pytest.mark.skipif(len(usable_cores()) < 2, reason="two devices need two cores")
 
 GRACE_S = 3
 ENDLESS = (

@@ -158,9 +158,7 @@ def test_hostile_names_and_texts_stay_text(browser: Browser, tmp_path: Path) -> 
     page = _page(sweep, tmp_path / "report.html")
     for size in ((1400, 1000), (390, 844)):
         browser.open(page, size=size)
-        browser.evaluate(
-            "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
-        )
+        browser.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
         shown = _drawn(browser)
         assert _overflow(browser) <= 0
         assert "&lt;img src=x" in shown

@@ -279,9 +279,7 @@ def wandb_state(cell: RecordedCell) -> TrackerState:
 def finished(tmp_path: Path) -> tuple[SweepFolder, list[RecordedCell]]:
     """Two finished cells that want WandB only."""
     sweep = plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
-    cells = [
-        RecordedCell(sweep.cell(name), config=ONLY_WANDB, steps=40) for name in ("alpha", "beta")
-    ]
+    cells = [RecordedCell(sweep.cell(n), config=ONLY_WANDB, steps=40) for n in ("alpha", "beta")]
     for cell in cells:
         cell.succeed()
     return sweep, cells

@@ -350,7 +350,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     # A row that never ran is not told apart by that.
     usual = {name: word for name, word in first.items() if name != "split"}
     labels, leaves = name_rows(
-        {key: cells[0] for key, cells in groups.items()},
+        {key: min(cells, key=lambda one: one.result is None) for key, cells in groups.items()},
         {key: found or usual for key, found in ran.items()},
     )
     found = [

@@ -62,8 +62,8 @@ class Repeats:
     because: Because | None
     """Why no more are needed; None while they are."""
     reason: str
-    figure: str = ""
-    """``1.15x (1.02-1.29)``; empty for one without a partner."""
+    figure: str
+    """``1.15x (1.02-1.29): 1.10x is wanted``, with why it is open if it is."""
 
     @property
     def wanted(self) -> int | None:
@@ -72,14 +72,14 @@ class Repeats:
 
     @property
     def brief(self) -> str:
-        """``gpt2 ddp x2: undecided after 3 rounds, 1.15x (1.02-1.29)``."""
-        figure = f", {self.figure}" if self.figure else ""
+        """``gpt2 ddp x2: undecided after 3 rounds, 1.15x (1.02-1.29): 1.10x is wanted``."""
+        told = self.reason if self.because == "failures" else self.figure
         state = _WHY_STOPPED[self.because] if self.because else "undecided after"
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
         if aside := [one for member in self.members for one in member.set_aside]:
             runs = f"{len(aside)} {plural(len(aside), 'run')}"
             rounds += f" ({runs} set aside: one counts {remedies_of(aside)})"
-        return f"{self.members[0].label}: {state} {rounds}{figure}"
+        return f"{self.members[0].label}: {state} {rounds}, {told}"
 
 
 _WHY_STOPPED: Mapping[Because, str] = {
@@ -122,11 +122,12 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     runs = min(pair.speedup.n)
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     verdict = pair.judgement.verdict if pair.verdict == "ceiling" else pair.verdict
-    remarks = (one.brief for one in pair.remarks)
-    reason = "; ".join([pair.judgement.reason, *dict.fromkeys(remarks)])
+    reason = "; ".join(dict.fromkeys([pair.judgement.reason, *(r.brief for r in pair.remarks)]))
     because = reason_to_stop(verdict, pair.speedup.interval, runs, asked)
-    members = (pair.multi, pair.single)
-    return _repeats(members, runs, because, reason, asked.cap, times(pair.speedup))
+    held = (one.brief for one in pair.remarks if one.gravity == "undecided")
+    why = next(held, f"{factor(pair.judgement.wanted)}x is wanted")
+    figure = times(pair.speedup) + f": {why}" * (verdict == "undecided")
+    return _repeats((pair.multi, pair.single), runs, because, reason, asked.cap, figure)
 
 
 def _rehearsed(
@@ -138,7 +139,8 @@ def _rehearsed(
     told = never or one.word != "cannot tell"
     because = reason_to_stop("pays" if told else "undecided", ends, runs, asked)
     because = "untold" if because and never else because
-    return _repeats((one.config, single), runs, because, one.reason, asked.cap, times(speedup))
+    figure = times(speedup) + ("" if told else f": {one.reason}")
+    return _repeats((one.config, single), runs, because, one.reason, asked.cap, figure)
 
 
 def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configuration]) -> Repeats:
@@ -149,7 +151,7 @@ def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configurat
     values = config.values(key)
     lost = [_failure((partner,)) for partner in partners]
     because: Because | None = None
-    reason = "0 runs a side"
+    reason, wanted = "0 runs a side", ""
     if partners and all(lost):
         because, reason = "failures", f"it has nothing to be compared with: {lost[0]}"
     elif values:
@@ -158,12 +160,13 @@ def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configurat
             figure = replace(figure, interval=replace(figure.interval, confidence=0.95))
         because = reason_to_stop("undecided", figure.interval, len(values), asked)
         reason = f"{estimate(figure)} {unit}"
-    return _repeats((config,), len(values), because, reason, asked.cap)
+        wanted = f": within {100 * asked.precision:g} % is wanted" * (because != "precision")
+    return _repeats((config,), len(values), because, reason, asked.cap, reason + wanted)
 
 
 def _repeats(
     members: tuple[Configuration, ...], runs: int, because: Because | None, reason: str, cap: int,
-    figure: str = "",
+    figure: str,
 ) -> Repeats:  # fmt: skip
     """What the rule answered, unless runs fail or are set aside again and again."""
     if failed := _failure(members):

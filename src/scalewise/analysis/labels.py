@@ -23,6 +23,7 @@ def name_rows(
     A leaf is left out where another word says it: one that comes with the name of its group, one
     that only repeats the value of another, and one that is there with others of its group alone.
     A label has what differs within the rows of its model; the leaves are those between models too.
+    What only failed rows do otherwise, and say, stands in their labels alone.
     ``firsts`` has a cell of each row, ``recorded`` what ran beside its configuration.
     """
     typed = {key for cell in firsts.values() for key in _typed(cell.planned)}
@@ -43,14 +44,16 @@ def name_rows(
         if name not in within and name.partition(".")[0] != "model"
     ]
     short = _shortened(list(within))
-    labels = {
-        # What a cell does not have tells it apart by not being there.
-        key: " ".join(
-            [base[key], *(f"{short[n]}={_shown(own, n)}" for n in chosen[scope] if n in own)]
-        )
-        for scope, keys in scopes.items()
-        for key, own in ((key, fields[key]) for key in keys)
-    }
+    lost = {key for key, cell in firsts.items() if cell.state in ("failed", "skipped")}
+    labels = {}
+    for scope, keys in scopes.items():
+        sound = [key for key in keys if key not in lost]
+        alike = {n for n in chosen[scope] if len({_word(fields[key], n) for key in sound}) == 1}
+        usual = {name for name in alike if all(name in fields[key] for key in keys)}
+        for key, own in ((key, fields[key]) for key in keys):
+            # What a cell does not have tells it apart by not being there.
+            told = (n for n in chosen[scope] if n in own and (key in lost or n not in usual))
+            labels[key] = " ".join([base[key], *(f"{short[n]}={_shown(own, n)}" for n in told)])
     # Nothing tells them apart, not even what one of them lacks: their ids do.
     doubles = {key for alike in _alike(labels).values() if len(alike) > 1 for key in alike}
     return (

@@ -40,6 +40,7 @@ from scalewise.records import (
     read_shard,
     read_steps,
     sweeps_in,
+    typed_anew,
     unpacked,
 )
 
@@ -244,7 +245,10 @@ _MOST_THREADS = 4
 def _load_cells(cells: Iterable[tuple[CellFolder, PlannedCell | None]]) -> tuple[CellRecords, ...]:
     """Cells side by side: numpy and zlib let other threads run meanwhile."""
     with ThreadPoolExecutor(min(_MOST_THREADS, len(usable_cores()))) as pool:
-        return name_own_optimizers(pool.map(lambda each: load_cell(*each), cells))
+        found = name_own_optimizers(pool.map(lambda each: load_cell(*each), cells))
+    done = [cell.planned for cell in found if cell.result is not None]
+    return tuple(replace(c, ending=typed_anew(c.planned, c.ending, done))
+                 if c.ending.cause == "config" else c for c in found)  # fmt: skip
 
 
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:

@@ -156,7 +156,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
         causes.pop("device_work", None)
     rank = _late_rank([one for _, one in ours])
     figures = _figures(config, ours, ideal, rank)
-    losses = [
+    lost = [
         LostTime(
             cause,
             ms,
@@ -170,11 +170,9 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
         for cause, ms in causes.items()
         if ms != 0.0
     ]
-    losses.sort(key=lambda loss: -loss.ms)
+    lost.sort(key=lambda loss: -loss.ms)
     work_ms = (ideal if scale is not None else parts).get("device_work", 0.0)
-    return LossBudget(
-        ideal_ms, measured_ms, work_ms, tuple(losses), knows_activity, at_equal_clocks
-    )
+    return LossBudget(ideal_ms, measured_ms, work_ms, tuple(lost), knows_activity, at_equal_clocks)
 
 
 Measured = Sequence[tuple[Run, StepParts]]

@@ -205,10 +205,8 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
         return Refused(multi, way_to_get("one device", multi.started_by, command=multi.on_both))
     ran = [s for s in singles if s.runs]
     part = shared_part(multi.identity)
-    likely = (s for s in ran if s.shared_part == part and not _find_differences(s, multi))
-    single = next(likely, None) or min(
-        ran or singles, key=lambda s: len(_find_differences(s, multi))
-    )
+    same = (s for s in ran if s.shared_part == part and not _find_differences(s, multi))
+    single = next(same, None) or min(ran or singles, key=lambda s: len(_find_differences(s, multi)))
     sides = [one for one in (multi, single) if one.runs]
     untimed = (c for c in sides if not c.uncounted and not c.values("global_samples_per_s"))
     if side := next(untimed, None):  # what took few steps may lack more, as its optimizer's name

@@ -216,11 +216,9 @@ def epoch_times_s(series: Sequence[StepSeries]) -> tuple[tuple[int, float], ...]
         epoch = one.rows["epoch"]
         firsts = np.flatnonzero(np.diff(epoch, prepend=-1))
         steps = np.diff(firsts, append=len(epoch))
-        seconds = (
-            np.add.reduceat(one.column("step", "host"), firsts) / 1e3 if len(epoch) else firsts
-        )
+        took_s = np.add.reduceat(one.column("step", "host"), firsts) / 1e3 if len(epoch) else firsts
         whole = steps == steps.max(initial=0)
-        ranks.append(dict(zip(epoch[firsts][whole].tolist(), seconds[whole].tolist(), strict=True)))
+        ranks.append(dict(zip(epoch[firsts][whole].tolist(), took_s[whole].tolist(), strict=True)))
     if len({tuple(rank) for rank in ranks}) != 1:
         return ()
     return tuple((epoch, max(rank[epoch] for rank in ranks)) for epoch in ranks[0])

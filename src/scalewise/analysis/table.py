@@ -138,9 +138,7 @@ def _epoch_time_s(row: Row) -> float | None:
 
 def _limit(name: str) -> Read:
     """Of the largest loss, where one is a limit."""
-    return lambda row: getattr(
-        next(iter(row.budget.limits if row.budget else ()), None), name, None
-    )
+    return lambda r: getattr(next(iter(r.budget.limits if r.budget else ()), None), name, None)
 
 
 def _loss(name: str) -> Read:

@@ -111,11 +111,9 @@ def overrides_last(arguments: list[str]) -> list[str]:
     parser = get_args_parser()
     parser.add_argument("--dry-run", "--dryrun", action="store_true", dest="dry_run")
     parser.error = _refuse  # type: ignore[method-assign]
-    given, unknown = parser.parse_known_intermixed_args(arguments)
-    if unknown:
-        _refuse(
-            f"unrecognized arguments: {' '.join(unknown)}; an override has no dashes: KEY=VALUE"
-        )
+    given, wrong = parser.parse_known_intermixed_args(arguments)
+    if wrong:
+        _refuse(f"unrecognized arguments: {' '.join(wrong)}; an override has no dashes: KEY=VALUE")
     options = list(arguments)
     for override in reversed(given.overrides):
         _check_override(override)

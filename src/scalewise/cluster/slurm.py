@@ -208,14 +208,12 @@ def neighbours(node: str, own_id: str) -> tuple[str, ...]:
     return tuple(sorted({f"SLURM job {job}" for job in found.split()} - {f"SLURM job {own_id}"}))
 
 
-def _run(*command: str) -> str:
+def _run(*words: str) -> str:
     try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=_ANSWER_S
-        )
+        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_ANSWER_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise QueueUnreachable(f"{command[0]}: {error}") from error
+        raise QueueUnreachable(f"{words[0]}: {error}") from error
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
-        raise QueueUnreachable(f"{command[0]}: {said[-1] if said else done.returncode}")
+        raise QueueUnreachable(f"{words[0]}: {said[-1] if said else done.returncode}")
     return done.stdout

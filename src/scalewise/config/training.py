@@ -21,9 +21,7 @@ Mode: TypeAlias = Literal["min", "max"]
 Validation: TypeAlias = Literal["end", "epoch", "never"]
 
 _NAMES = words_beside(__file__, dict[str, Any])
-_MODES: Mapping[str, Mode] = {
-    word: mode for mode, words in _NAMES["metrics"].items() for word in words
-}
+_MODES: Mapping[str, Mode] = {w: mode for mode, words in _NAMES["metrics"].items() for w in words}
 PASSED: tuple[str, ...] = tuple(_NAMES["trainer"]["passed"])
 """Arguments of Lightning's Trainer that a cell hands on."""
 INSTEAD: Mapping[str, str] = _NAMES["trainer"]["instead"]

@@ -55,10 +55,8 @@ class SensorStreams(DividedData):
     seed: int = 42
 
     def __post_init__(self) -> None:
-        lengths, widths = len(self.lengths), len(self.widths)
-        require(
-            "lengths", self.lengths, lengths == widths, f"as many as there are widths, {widths}"
-        )
+        given, widths = len(self.lengths), len(self.widths)
+        require("lengths", self.lengths, given == widths, f"as many as there are widths, {widths}")
 
     def divide(self) -> tuple[StreamRows, None]:
         generator = torch.Generator().manual_seed(self.seed)

@@ -71,10 +71,8 @@ class TabularWindows(Tabular):
 
     def __post_init__(self) -> None:
         self._border = self.samples - round(self.samples * self.validation_fraction)
-        shorter = min(part for part in (self._border, self.samples - self._border) if part > 0)
-        require(
-            "window", self.window, self.window <= shorter, f"1 to {shorter}, the rows of a part"
-        )
+        least = min(part for part in (self._border, self.samples - self._border) if part > 0)
+        require("window", self.window, self.window <= least, f"1 to {least}, the rows of a part")
 
     def divide(self) -> tuple[TensorPairs, TensorPairs | None]:
         x, y = self.rows()

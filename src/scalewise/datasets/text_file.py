@@ -101,9 +101,7 @@ class Stdlib(WindowedText):
             )
         texts = [_read(path, "root", "make it readable or remove it") + b"\0" for path in files]
         parts = split_indices(len(files), self.validation_fraction, self.seed)
-        train, validation = (
-            _byte_tokens(b"".join(texts[i] for i in sorted(part))) for part in parts
-        )
+        train, validation = (_byte_tokens(b"".join(texts[i] for i in sorted(one))) for one in parts)
         return train, validation
 
 

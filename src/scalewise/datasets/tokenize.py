@@ -282,14 +282,9 @@ def token_count(text: str) -> int:
 
 
 def tokenize_text(
-    source: str | list[Path],
-    folder: Path,
-    *,
-    column: str,
-    tokenizer_name: str,
-    tokens: int | None,
+    source: str | list[Path], folder: Path, *, column: str, tokenizer_name: str, tokens: int | None,
     validation_every: int,
-) -> None:
+) -> None:  # fmt: skip
     """Tokenize a corpus of the hub, or files, and say now and then how far it is.
 
     Raises :class:`DatasetError` for wrong input, and OSError, for a full disk among others.

@@ -152,13 +152,9 @@ class Exercise:
 
 
 def exercise(
-    collective: Collective,
-    wanted_bytes: int,
-    rank: int,
-    ranks: int,
-    device: torch.device,
+    collective: Collective, wanted_bytes: int, rank: int, ranks: int, device: torch.device,
     group: Any,
-) -> Exercise:
+) -> Exercise:  # fmt: skip
     """Its buffers on ``device``; the size is rounded down to whole fp32 values on every rank.
 
     Element i of rank r is ``i % 7 + r``: whole numbers, so that sums are exact in any order.

@@ -91,14 +91,9 @@ def repetitions(once_s: float, budget_s: float) -> tuple[int, int]:
 
 
 def measure(
-    watch: Stopwatch,
-    work: Work,
-    budget_s: float,
-    *,
-    team: Team | None = None,
-    prepare: Work | None = None,
-    most_iterations: int = _MOST_ITERATIONS,
-) -> Timing:
+    watch: Stopwatch, work: Work, budget_s: float, *, team: Team | None = None,
+    prepare: Work | None = None, most_iterations: int = _MOST_ITERATIONS,
+) -> Timing:  # fmt: skip
     """Time ``work``: warm up, estimate, repeat for about ``budget_s``.
 
     The warm-up takes at least three operations and a tenth of the budget, so that lazy set-up and

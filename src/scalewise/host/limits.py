@@ -91,11 +91,9 @@ def _own_cgroups(root: Path) -> Iterator[Path]:
     """Every folder from this process's cgroup up to the root, for each hierarchy."""
     for line in (kernel_text(Path("/proc/self/cgroup")) or "").splitlines():
         _, controllers, relative = line.split(":", 2)
-        bases = (
-            [root] if not controllers else [root / controllers, root / controllers.split(",")[0]]
-        )
+        named = [root / controllers, root / controllers.split(",")[0]] if controllers else [root]
         own = Path(relative.lstrip("/"))
-        for base in bases:
+        for base in named:
             yield from (base / folder for folder in (own, *own.parents))
 
 

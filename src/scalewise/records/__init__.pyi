@@ -113,6 +113,7 @@ from .state import cell_state as cell_state
 from .state import line_that_raised as line_that_raised
 from .state import read_heartbeat as read_heartbeat
 from .state import source_line as source_line
+from .state import typed_anew as typed_anew
 from .steps import PHASES as PHASES
 from .steps import STEP_DTYPE as STEP_DTYPE
 from .steps import WARMUP as WARMUP

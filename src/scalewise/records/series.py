@@ -124,9 +124,7 @@ class DeviceSeries:
 
     def values(self, device_id: str, metric: str) -> list[float | None]:
         """``metric`` of one device, one value for each of ``times``; None where missing."""
-        return [
-            getattr(row[device_id], metric) if device_id in row else None for row in self.samples
-        ]
+        return [getattr(s[device_id], metric) if device_id in s else None for s in self.samples]
 
 
 class DeviceSeriesWriter(LineWriter):

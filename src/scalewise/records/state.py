@@ -12,12 +12,13 @@ import mmap
 import re
 import struct
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from scalewise.records.files import RecordError, read_plain
-from scalewise.records.folders import ALIVE_S, CellFolder
+from scalewise.records.folders import ALIVE_S, CellFolder, PlannedCell
 from scalewise.records.model import CellResult, Ending, RunningAttempt, State
 
 UNFINISHED = ("running", "waiting", "interrupted")
@@ -42,6 +43,13 @@ class CellState:
     @property
     def state(self) -> State:
         return self.ending.outcome
+
+
+def typed_anew(planned: PlannedCell, ending: Ending, done: Iterable[PlannedCell]) -> Ending:
+    """The same; wrong input that is done with more typed beside it says that, and no advice."""
+    own, alike = {*planned.overrides}, (one for one in done if one.repeat == planned.repeat)
+    anew = next((one.name for one in alike if own < {*one.overrides}), "")
+    return replace(ending, message=f"done with what was typed since: {anew}") if anew else ending
 
 
 def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -> CellState:

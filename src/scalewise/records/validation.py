@@ -158,13 +158,11 @@ def _data_error(error: ValidationError, data: Any, at: str) -> DataError:
         return DataError(f"{key}: missing; it must be given", key, code)
     same = [one for other, one in found if other == path]
     options = [name for one in same for name in re.findall("'([^']*)'", one["msg"])]
-    guess = closest(value, options) if isinstance(value, str) else ""
+    hint = closest(value, options) if isinstance(value, str) else ""
     allowed = " or ".join(_in_plain_words(one["msg"]) for one in same)
     if isinstance(value, float) and value.is_integer() and "integer" in allowed:
-        guess = f" (did you mean {int(value)}?)"  # 1e3 is a number with a fraction to YAML
-    return DataError(
-        f"{key or 'value'}: found {shown(value)}{guess}; allowed: {allowed}", key, code
-    )
+        hint = f" (did you mean {int(value)}?)"  # 1e3 is a number with a fraction to YAML
+    return DataError(f"{key or 'value'}: found {shown(value)}{hint}; allowed: {allowed}", key, code)
 
 
 def _in_plain_words(text: str) -> str:

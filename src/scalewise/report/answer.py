@@ -166,9 +166,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
     """Each reason once, with how many rows it holds for."""
     told = (one for one in analysis.refused if one.config.config_id not in analysis.invalid)
     for reason, rows in grouped(told, lambda one: one.reason).items():
-        yield Line(
-            _sentence(reason), listed([one.config.label for one in rows], 1), "not comparable"
-        )
+        yield Line(_sentence(reason), listed([r.config.label for r in rows], 1), "not comparable")
         fields = [difference.field for difference in rows[0].differing]
         shared = fields == ["co_tenancy"]
         if fields and (shared or all(one.startswith(_CODE) for one in fields)):
@@ -214,6 +212,7 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
     """What keeps a verdict open: runs that do not count, others on the host; else empty."""
     if pair.verdict != "undecided":
         return ""
+    held = []
     for side in (pair.multi, pair.single):
         other = [one for one in side.set_aside if not one.is_disturbed]
         if len(other) >= len(side.runs):
@@ -222,11 +221,12 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
         budget = analysis.budgets.get(side.config_id)
         loss = budget.loss("contention") if budget else None
         if loss and loss.is_limit:
-            of = f"{number(loss.ms)} of {number(side.step_ms)} ms a step"
-            told = [one.figures for one in pair.remarks if one.code == "contention"]
-            alone = (one["quiet"] for one in told if " and " not in one["sides"])
-            without = "".join(f" ({one}x without that)" for one in alone if one != "unknown")
-            return f"Other processes held the cores of {side.device_words} for {of}{without}."
+            of = f"{number(loss.ms)} of {number(side.step_ms)} ms"
+            held.append(f"{side.device_words} for {of}")
+    if held:
+        told = (one.figures["quiet"] for one in pair.remarks if one.code == "contention")
+        without = "".join(f" ({one}x without that)" for one in told if one != "unknown")
+        return f"Other processes held the cores of {' and '.join(held)} a step{without}."
     return _sentence(next((one.brief for one in pair.remarks if one.gravity == "undecided"), ""))
 
 

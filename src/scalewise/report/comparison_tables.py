@@ -126,7 +126,10 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
 
 def _changes(comparison: Comparison) -> list[str]:
     changed = dict.fromkeys(d for one in comparison.matches for d in describe(one.changed))
-    return [f"differs: {listed(list(changed), _MOST_CHANGES)}"] if changed else []
+    said = [f"differs: {listed(list(changed), _MOST_CHANGES)}"] if changed else []
+    each = [changed, *(describe(one.differing) for one in comparison.unmatched)]
+    more = "comparison.json of --out FOLDER has every field that differs"
+    return [*said, *[more] * any(len(one) > _MOST_CHANGES for one in each)]
 
 
 def _match_line(match: Match, *sides: str) -> str:
@@ -134,10 +137,9 @@ def _match_line(match: Match, *sides: str) -> str:
     # 95 % for one configuration, more for several: all of them together are at 95 %.
     figure = factor(match.ratio.value)
     figure += f" ({interval_words(match.ratio)})" if match.ratio.interval else ""
-    few = match.change == "undecided"
     lack = ((VERDICT_RUNS - n, side) for n, side in zip(match.ratio.n, sides, strict=True))
     needed = " and ".join(f"{n} more of {side}" for n, side in lack if n > 0)
-    seen = f"; a verdict needs {needed}" if few else ""
+    seen = f"; a verdict needs {needed}" if match.change == "undecided" else ""
     return f"{match.label}: {match.change}: {figure} from {runs} runs{seen}"
 
 
@@ -303,9 +305,7 @@ def _gap(ratio: RatioEstimate) -> str:
     interval = bounding(ratio)
     if ratio.value >= 1.05 or interval is None:
         return times(ratio)
-    value, low, high = (
-        f"{100 * (end - 1):.2g}" for end in (ratio.value, interval.low, interval.high)
-    )
+    value, low, high = (f"{100 * (x - 1):.2g}" for x in (ratio.value, interval.low, interval.high))
     return f"{value} % ({between(low, high)})"
 
 
@@ -338,7 +338,7 @@ def _next(found: Sequence[Workload]) -> list[str]:
             most[entry.side] = (more, entry)
     if lacks and not most:
         return ["More runs hardly decide what is open."]
-    return [_to_add(*most[side]) for side in sorted(most)]
+    return [f"Next, for a winner, not a verdict, in {_to_add(*most[one])}" for one in sorted(most)]
 
 
 def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
@@ -353,9 +353,9 @@ def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
 def _to_add(more: int, entry: Entry) -> str:
     if entry.config.is_monitored:
         way = way_to_get("runs", "monitor", runs=len(entry.config.runs))
-        return f"Next, for {entry.side}: {way}."
+        return f"{entry.side}: {way}."
     more = more if entry.config.setting("repeats") != "auto" else 0
-    return f"Next, for {entry.side}: {add_words(entry.analysis, more, entry.config)}"
+    return f"{entry.side}: {add_words(entry.analysis, more, entry.config)}"
 
 
 def _together_line(one: ConcurrentTraining) -> str:

@@ -222,9 +222,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "anatomy": anatomy
         and {
             "timeline": anatomy.timeline,
-            "phases": {
-                config.phase_word(name): _digits(ms) for name, ms in anatomy.phases_ms.items()
-            },
+            "phases": {config.phase_word(n): _digits(ms) for n, ms in anatomy.phases_ms.items()},
         },
     }
 
@@ -239,13 +237,9 @@ def _plain(found: Any) -> Any:
 
 
 def _cell(
-    analysis: Analysis,
-    config: Configuration,
-    place: int,
-    cell: CellRecords,
-    run: Run | None,
+    analysis: Analysis, config: Configuration, place: int, cell: CellRecords, run: Run | None,
     points: tuple[int, int],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     steps = [(one, one.edges_s[0]) for one in figures_of(cell).ranks if one.edges_s is not None]
     start = min((begin for _, begin in steps), default=0.0)
     timed = [edge for one, _ in steps if one.timed_s for edge in one.timed_s]
@@ -267,9 +261,7 @@ def _cell(
         ],
         "timed": [_digits(edge - start, 6) for edge in (min(timed), max(timed))] if timed else None,
         "balance": _balance(run),
-        "devices": [
-            device for series in cell.devices for device in _devices(series, start, points[1])
-        ],
+        "devices": [one for series in cell.devices for one in _devices(series, start, points[1])],
         "loss": _loss(run, start),
         "logged": {
             name: thinned(np.array(steps), np.array(values))

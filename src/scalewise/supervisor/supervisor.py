@@ -98,12 +98,10 @@ class Supervisor:
             if ending.outcome == "done":
                 return self.record_result()
             return self.record_failure(ending)
-        except OSError as error:
+        except OSError as full:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
-            return Ending(
-                "failed", "disk", f"{error.filename or self.folder.path}: {error.strerror}"
-            )
+            return Ending("failed", "disk", f"{full.filename or self.folder.path}: {full.strerror}")
         finally:
             self.colocation.leave()
             if self.is_first:

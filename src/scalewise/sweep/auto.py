@@ -101,8 +101,10 @@ def rehearse_absent(
         settled.append(real if fits else rehearsal)
         beside += [rehearsal] if fits else []
     option = "--set " if any(one.cell.script for one in settled) else ""
-    none = f"rehearse: nothing, as all of it fits this host ({option}rehearse.all=true: that too)"
-    return settled, beside, list(lines) or [none]
+    none = f"all of it fits this host ({option}rehearse.all=true: that too)"
+    if all(one.cell.strategy.devices == 1 for one in settled):
+        none = "one device has no others to emulate"
+    return settled, beside, list(lines) or [f"rehearse: nothing, as {none}"]
 
 
 def first_stage(requests: Iterable[Request]) -> Iterator[Request]:

@@ -64,6 +64,8 @@ def check_files(requests: Iterable[Request]) -> None:
         elif dataset.target.startswith("scalewise."):
             _check_there("dataset.path", path or None, "a file")
             _check_there("dataset.root", root or None, "a folder", is_folder=True)
+        elif name := _batches.get(repr(dataset), ("", ""))[1]:
+            _check_there(f"dataset.{name}", dataset.arguments[name], "a path")
 
 
 def _check_there(key: str, path: object, what: str, is_folder: bool = False) -> None:
@@ -148,8 +150,10 @@ _LOADERS_S = 20.0
 """How long all data modules together may take to hand out their loaders."""
 _sound: set[str] = set()
 """Classes that will do: a sweeper that asks in batches asks once."""
-_batches: dict[str, int | str] = {}
-"""Data module, with its arguments, to samples of its batches, or why these are not known."""
+_Batch = tuple[int | str, str]
+"""Samples, or why their number is not known, and the argument that names a path in vain."""
+_batches: dict[str, _Batch] = {}
+"""By data module, with its arguments."""
 _DECIDED_BY = {"model": ("optimizer", "scheduler"), "dataset": ("batch_size", "dataset.loader")}
 """Keys without effect beside a LightningModule or LightningDataModule."""
 
@@ -195,17 +199,17 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
     check_own_code(given)
     taken, lines = [], dict[str, None]()
     for one in given:
-        cell, batch = one.cell, _batches.get(repr(one.cell.data_source))
-        if batch is None:
+        cell, known = one.cell, _batches.get(repr(one.cell.data_source))
+        if known is None:
             if cell.strategy.devices != "auto":
                 cell.per_device_batch_size(cell.strategy.devices)
             taken.append(one)
             continue
-        plain = {**one.plain, "scaling": "weak"}
+        plain, (batch, _) = {**one.plain, "scaling": "weak"}, known
         if isinstance(batch, int):
             plain["batch_size"] = batch
-        known = f"{batch} samples a device" if isinstance(batch, int) else f"not checked, {batch}"
-        lines[f"batch size: given by {cell.data_source.target}: {known} (scaling=weak)"] = None
+        told = f"{batch} samples a device" if isinstance(batch, int) else f"not checked, {batch}"
+        lines[f"batch size: given by {cell.data_source.target}: {told} (scaling=weak)"] = None
         taken.append(Request(one.overrides, plain))
     return taken, list(lines)
 
@@ -265,7 +269,7 @@ def main() -> None:
         os._exit(0)  # a thread of the user's would keep it
 
 
-def _own_batches(asked: Sequence[_Asked]) -> list[int | str | None]:
+def _own_batches(asked: Sequence[_Asked]) -> list[_Batch | None]:
     """For each component: None for all but data modules, of which :func:`_own_batch` tells."""
 
     def too_long(*_: object) -> None:
@@ -279,8 +283,8 @@ def _own_batches(asked: Sequence[_Asked]) -> list[int | str | None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _own_batch(key: str, component: Component) -> int | str | None:
-    """Samples of a module's own batch, or why it does not say; ``prepare_data`` is left out."""
+def _own_batch(key: str, component: Component) -> _Batch | None:
+    """Of a module's own loader; ``prepare_data`` is left out."""
     target = load_target(key, component)
     if not _makes_batches(key, target):
         return None
@@ -288,9 +292,20 @@ def _own_batch(key: str, component: Component) -> int | str | None:
         module = target(**built_arguments(key, component))
         module.setup("fit")
         batch = getattr(module.train_dataloader(), "batch_size", None)
-    except (Exception, SystemExit) as error:  # the ranks will tell
-        return in_one_line(error, at_most=80, with_class=True)
-    return batch if isinstance(batch, int) else "its loader does not say"
+    except (Exception, SystemExit) as error:  # of all but an absent path the ranks will tell
+        why = in_one_line(error, at_most=80, with_class=True)
+        return why, _absent_path(component, target, error)
+    return (batch if isinstance(batch, int) else "its loader does not say"), ""
+
+
+def _absent_path(component: Component, target: Any, error: BaseException) -> str:
+    """The argument whose path ``error`` did not find, unless a ``prepare_data`` may make it."""
+    made = target.prepare_data.__module__.partition(".")[0] != "pytorch_lightning"
+    if made or not isinstance(error, FileNotFoundError) or error.filename is None:
+        return ""
+    paths = {n: Path(v) for n, v in component.arguments.items() if isinstance(v, str)}
+    vain = (n for n, path in paths.items() if Path(str(error.filename)).is_relative_to(path))
+    return next((name for name in vain if not paths[name].exists()), "")
 
 
 def _error_of(asked: _Asked) -> str | None:

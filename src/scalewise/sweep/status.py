@@ -25,6 +25,7 @@ from scalewise.records import (
     cell_state,
     load_or_none,
     read_heartbeat,
+    typed_anew,
 )
 
 
@@ -90,24 +91,22 @@ def with_progress(cell: CellStatus, folder: CellFolder) -> CellStatus:
 
 def read_cell(planned: PlannedCell, folder: CellFolder, now: float, measures: bool) -> CellStatus:
     """The status of a cell at the Unix time ``now``; ``measures`` its samples/s if it is done."""
-    found = cell_state(folder, planned.cell_id, now)
-    cell = replace(
-        waiting_cell(planned, planned.devices), ending=found.ending, problem=found.problem
-    )
-    if (result := found.result) is not None:
+    seen = cell_state(folder, planned.cell_id, now)
+    cell = replace(waiting_cell(planned, planned.devices), ending=seen.ending, problem=seen.problem)
+    if (result := seen.result) is not None:
         rate, problem = _measured(folder, result) if measures else (None, "")
         steps = result.ranks[0].steps_completed
         return replace(
             cell, devices=result.world_size, step=steps, total_steps=steps, problem=problem,
             global_samples_per_s=rate, elapsed_s=result.elapsed_s, seconds_left=0.0,
         )  # fmt: skip
-    log, running = folder.find_log(found.ending), found.running
+    log, running = folder.find_log(seen.ending), seen.running
     cell = replace(cell, log=None if log is None else str(log))
-    if found.state not in ("running", "interrupted"):
+    if seen.state not in ("running", "interrupted"):
         return cell
     devices = cell.devices if running is None else len(running.devices)
     told = with_progress(cell := replace(cell, devices=devices), folder)
-    if found.state == "running" and running is not None:
+    if seen.state == "running" and running is not None:
         return replace(told, elapsed_s=now - running.started_at)
     return replace(cell, step=told.step, total_steps=told.total_steps) if told.step else cell
 
@@ -255,7 +254,10 @@ class StatusReader:
                     cell = waiting_cell(planned, planned.devices)
                 self._left_to_measure -= cell.state == "done"
                 self._cells[planned.cell_id] = replace(cell, swept=self._swept[planned.cell_id])
-        cells = tuple(self._cells[planned.cell_id] for planned in plan.cells)
+        each = [(planned, self._cells[planned.cell_id]) for planned in plan.cells]
+        done = [planned for planned, cell in each if cell.state == "done"]
+        cells = tuple(replace(cell, ending=typed_anew(own, cell.ending, done))
+                      if cell.ending.cause == "config" else cell for own, cell in each)  # fmt: skip
         durations = Durations()
         for cell in cells:
             if cell.state == "done" and cell.elapsed_s is not None:

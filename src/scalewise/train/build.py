@@ -159,10 +159,8 @@ def build_data(
             ("test_dataloaders", testing, cell.test),
         ):
             if scored is not None and is_wanted:
-                shared = ShardBatchSampler(
-                    len(scored), per_device, *place, strategy.SCORES_TOGETHER
-                )
-                data[key] = make_loader(scored, shared, cell.loader, rank.device.kind)
+                parts = ShardBatchSampler(len(scored), per_device, *place, strategy.SCORES_TOGETHER)
+                data[key] = make_loader(scored, parts, cell.loader, rank.device.kind)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return data

@@ -67,10 +67,8 @@ def run(
     check_test(cell, module)
     data = build_data(cell, rank, module, execution.steps_per_batch)
     testing = data.pop("test_dataloaders", None)
-    untimed, share = execution.untimed_steps, data_share(cell, rank)
-    recorder = CellRecorder(
-        folder, rank.device, untimed, cell.log_every_n_steps, share, cell.profile
-    )
+    early, share = execution.untimed_steps, data_share(cell, rank)
+    recorder = CellRecorder(folder, rank.device, early, cell.log_every_n_steps, share, cell.profile)
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
     trainer = build_trainer(cell, rank, recorder, module, data)
     execution.attach(trainer, recorder)

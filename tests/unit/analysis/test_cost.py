@@ -184,13 +184,9 @@ def test_returns_by_hand(tmp_path: Path) -> None:
     # At that rent the return is 0.
     least = (36_000 / 20_000 + BOTH - ALONE) / (SPEEDUP - 1)
     assert back.least_usd_per_hour.value == pytest.approx(least, rel=1e-3)
-    interval = analysis.pairs[0].speedup.interval
-    assert back.payback_hours.high == pytest.approx(
-        36_000 / ((interval.low - 1) * 5 - 0.082), rel=1e-4
-    )
-    assert back.payback_hours.low == pytest.approx(
-        36_000 / ((interval.high - 1) * 5 - 0.082), rel=1e-4
-    )
+    ends = analysis.pairs[0].speedup.interval
+    assert back.payback_hours.high == pytest.approx(36_000 / ((ends.low - 1) * 5 - 0.082), rel=1e-4)
+    assert back.payback_hours.low == pytest.approx(36_000 / ((ends.high - 1) * 5 - 0.082), rel=1e-4)
 
 
 def test_devices_that_slow_it_down_never_pay_back(tmp_path: Path) -> None:

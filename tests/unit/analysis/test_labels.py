@@ -40,6 +40,11 @@ GRAPH = [{"strategy": {"name": "ddp", "static_graph": on}} for on in (False, Tru
         # Arguments that come with another optimizer are told by its name.
         ([Spec(), Spec(config={"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}})],
          {"large single x1 optimizer=adam", "large single x1 optimizer=sgd"}),
+        # What failed names what it did otherwise; the rows that it was to stand beside do not.
+        ([Spec(), DDP, Spec(outcome="failed", config={"optimizer": {"name": "sgd", "lr": 0.5}})],
+         {"large single x1", "large ddp x2", "large single x1 optimizer=sgd"}),
+        ([Spec(config=adam(0.1, beta=1)), Spec(outcome="failed", config=adam(0.1))],
+         {"large single x1 beta=1", "large single x1"}),
         # One that was typed is named beside it.
         ([Spec(typed=("optimizer.lr=0.001",)),
           Spec(config={"optimizer": {"name": "sgd", "lr": 0.5}})],
@@ -119,9 +124,7 @@ def test_cells_of_one_name_are_told_apart_by_what_was_typed() -> None:
 
 
 def test_swept_numbers_are_listed_from_small_to_large_and_twins_together(tmp_path: Path) -> None:
-    specs = [
-        replace(spec, batch_size=size) for size in (512, 32, 2048, 128) for spec in (DDP, Spec())
-    ]
+    specs = [replace(spec, batch_size=n) for n in (512, 32, 2048, 128) for spec in (DDP, Spec())]
     assert [c.label for c in configurations(swept(tmp_path, *specs))] == [
         f"large {of} batch_size={size}"
         for size in (32, 128, 512, 2048)

@@ -15,6 +15,7 @@ from scalewise import records
 from scalewise.analysis import analyse, ending_lines, load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.records import CellFolder, Ending, RecordError, SweepFolder, write_archive
+from scalewise.sweep.status import StatusReader
 
 RECORDS = (
     "result.json", "provenance.json", "config.yaml", "tracking.json", "steps/rank1.bin",
@@ -84,6 +85,17 @@ def test_a_lost_plan_still_finds_the_cells(tmp_path: Path) -> None:
     assert failed.planned == records.PlannedCell(name, name, name, (), 0, None)
     assert "plan is lost" in " ".join(sweep.problems)
     assert len(analyse(sweep).pairs) == 1
+
+
+def test_wrong_input_is_no_advice_any_more_once_it_is_done_with_more_typed(tmp_path: Path) -> None:
+    for cause, is_mended in (("config", True), ("oom", False)):
+        anew = replace(DDP, typed=("strategy.x=1",), config={"x": 1})
+        path = write_sweep(tmp_path / cause, [replace(DDP, outcome="failed"), anew])
+        (attempt,) = path.glob("*/attempts/1.json")
+        attempt.write_text(attempt.read_text().replace('"oom"', f'"{cause}"'))
+        failed, done = load_sweep(path).cells
+        for told in (failed, StatusReader(path).read().cells[0]):
+            assert (done.planned.name in told.ending.message) == is_mended
 
 
 @pytest.mark.parametrize("exists", [True, False])

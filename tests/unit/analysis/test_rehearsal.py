@@ -176,10 +176,8 @@ def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: float, limit: Regime
 ) -> None:
     monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), busy))
-    found = played(
-        tmp_path, *repeats(SINGLE, [1.0] * 3), *repeats(rehearsal(2), [1.0] * 3), ranks=2
-    )
-    (one,) = found.rehearsals
+    both = (*repeats(SINGLE, [1.0] * 3), *repeats(rehearsal(2), [1.0] * 3))
+    (one,) = played(tmp_path, *both, ranks=2).rehearsals
     assert (regime(one.config), one.word) == (limit, "likely pays")
     wide = one.speedup.interval.high / one.speedup.value - 1
     assert wide == pytest.approx({"GPU": 0.035, "host": 0.12}[limit])

@@ -273,10 +273,8 @@ def test_more_than_linear_without_cause_is_invalid_and_its_interval_is_mute(tmp_
 def test_more_than_linear_from_too_few_runs_is_doubted(
     tmp_path: Path, runs: int, multi: Spec, codes: list[str]
 ) -> None:
-    noisy = [1.0, 1.4][:runs]
-    (pair,) = analysed(
-        tmp_path, *repeats(Spec(kind="cpu"), noisy), *repeats(multi, noisy[::-1])
-    ).pairs
+    own = [1.0, 1.4][:runs]
+    (pair,) = analysed(tmp_path, *repeats(Spec(kind="cpu"), own), *repeats(multi, own[::-1])).pairs
     assert pair.verdict == "undecided"
     assert [one.code for one in pair.remarks if "linear" in one.code] == codes
 

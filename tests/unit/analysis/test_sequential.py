@@ -178,6 +178,7 @@ def test_a_pair_is_repeated_until_it_is_decided(
     (found,) = assessed(tmp_path, *specs)
     assert (found.runs, found.wanted, found.because) == expected
     assert {member.devices for member in found.members} == {1, 2}
+    assert ("1.10x is wanted" in found.brief) == (found.because != "verdict"), "and why it is open"
 
 
 def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -> None:
@@ -189,6 +190,7 @@ def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -
     (pair,), (group,) = found.pairs, found.repeats
     assert (pair.verdict, (group.because, group.wanted)) == ("undecided", (None, 4))
     assert [one.code for one in pair.remarks] == ["contention"]
+    assert group.brief.endswith(pair.remarks[0].brief)
 
 
 @pytest.mark.parametrize("sides", ["*", "*-ddp-*", "*-ddp-r1"])
@@ -236,7 +238,7 @@ def test_runs_that_fail_are_not_repeated_for_ever(tmp_path: Path) -> None:
         tmp_path, *repeats(auto(Spec()), NOISY[:3]), *repeats(auto(DDP), NOISY[:3][::-1]), *lost
     )
     assert (found.wanted, found.because) == (None, "failures")
-    assert "out of memory" in found.reason
+    assert "out of memory" in found.reason and found.brief.endswith(found.reason)
 
 
 @pytest.mark.parametrize(("outcome", "because"), [("skipped", "failures"), ("done", None)])

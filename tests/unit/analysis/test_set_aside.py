@@ -235,9 +235,7 @@ SOURCES = "5" * 64
 
 def on(spec: Spec, *hosts: str) -> list[Spec]:
     """Four repeats, on these hosts in turns."""
-    return [
-        replace(run, host=hosts[i % len(hosts)]) for i, run in enumerate(repeats(spec, FACTORS))
-    ]
+    return [replace(r, host=hosts[i % len(hosts)]) for i, r in enumerate(repeats(spec, FACTORS))]
 
 
 def fields(refused: Sequence[Refused]) -> list[str]:

@@ -285,9 +285,7 @@ def test_figures_that_contradict_each_other_are_a_fault(
     ((_, folder),) = SweepFolder(tmp_path).cells()
     # As a person types it: without a version.
     (folder.path / result.FILE).write_text(json.dumps(to_plain(result)))
-    said = [
-        line for line in lines_of(tmp_path, "remarks") if any(one.text in line for one in found)
-    ]
+    said = [row for row in lines_of(tmp_path, "remarks") if any(one.text in row for one in found)]
     assert len(said) == len(codes)
 
 

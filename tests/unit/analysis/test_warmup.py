@@ -64,10 +64,8 @@ SUDDEN = steps((75, 14.0), (145, 10.0))
 def test_timing_begins_where_steps_keep_a_level(times: Floats, found: tuple[str, int, int]) -> None:
     assert find_first(times, LEAST) == found
     said = [str(WarmUp("not steady", LEAST, LEAST, at, 100)) for at in (60, 61)]
-    for words, why in zip(
-        said, ("60 of 100, after a stall;", "61 of 100, after half "), strict=True
-    ):
-        assert why in words and words.endswith(" from 20 on are timed")
+    for one, why in zip(said, ("60 of 100, after a stall;", "61 of 100, after half "), strict=True):
+        assert why in one and one.endswith(" from 20 on are timed")
 
 
 @pytest.mark.parametrize("end", [60, 120])

@@ -129,9 +129,7 @@ def on_slurm(
     monkeypatch.setattr(slurm_executor, "require_slurm", lambda: None)
     monkeypatch.setattr(slurm_executor, "make_executor", lambda *_: None)
     monkeypatch.setattr(slurm_executor, "submit", cluster.submit)
-    monkeypatch.setattr(
-        slurm_executor, "states", lambda ids: dict.fromkeys(ids, JobState("FAILED"))
-    )
+    monkeypatch.setattr(slurm_executor, "states", lambda of: dict.fromkeys(of, JobState("FAILED")))
     config = SlurmConfig(poll_s=0.1, settle_s=0, time_min=60)
     engine = Engine(tmp_path / "sweep", SlurmExecutor(config), make_display(io.StringIO()))
     return cluster, engine.run(wanted)

@@ -257,12 +257,10 @@ def test_sizes_are_whole_values_and_nothing_received_is_not_taken_for_the_right_
 ) -> None:
     in_parts = 4 * ranks if collective in ("all_gather", "reduce_scatter") else 4
     for wanted in (1, 8, 101):
-        task = collectives.exercise(
-            collective, wanted, rank=1, ranks=ranks, device=_CPU, group=None
-        )
-        task.fill()
-        assert wanted == 1 or not task.is_right()
-        assert task.byte_count == max(in_parts, wanted // in_parts * in_parts)
+        own = collectives.exercise(collective, wanted, rank=1, ranks=ranks, device=_CPU, group=None)
+        own.fill()
+        assert wanted == 1 or not own.is_right()
+        assert own.byte_count == max(in_parts, wanted // in_parts * in_parts)
 
 
 @pytest.mark.parametrize(

@@ -58,11 +58,9 @@ def test_a_terminal_that_closes_can_be_written_to() -> None:
     read, write = os.pipe()
     pid, terminal = pty.fork()
     if pid == 0:
-        done = (
-            f"sys.stderr.write('x'); sys.stderr.flush(); __import__('os').write({write}, b'done')"
-        )
+        end = f"sys.stderr.write('x'); sys.stderr.flush(); __import__('os').write({write}, b'done')"
         os.set_inheritable(write, True)
-        os.execv(sys.executable, loop(done))
+        os.execv(sys.executable, loop(end))
     os.close(write)
     assert b"ready" in os.read(terminal, 100)
     os.close(terminal)

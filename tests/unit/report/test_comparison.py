@@ -109,9 +109,16 @@ def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
     assert "; a verdict needs 1 more of B" in " ".join(said.split())
     assert "for time A ddp x2 or C ddp x2, open; for cost" in " ".join(said.split())
     # Four runs are enough for a verdict: two of B are what it waits for first.
-    assert said.splitlines()[-1] == "Next, for B: scalewise resume two sweep.extend=1"
+    assert (
+        said.splitlines()[-1]
+        == "Next, for a winner, not a verdict, in B: scalewise resume two sweep.extend=1"
+    )
     for name, level, last in (
-        ("b", 0.9, "Next, for B: scalewise resume b sweep.extend=7"),  # as a verdict's are counted
+        (
+            "b",
+            0.9,
+            "Next, for a winner, not a verdict, in B: scalewise resume b sweep.extend=7",
+        ),  # as a verdict's are counted
         ("c", 1.0, "More runs hardly decide what is open."),
     ):
         sweep(tmp_path / name, level, factors=[0.87, 1.0, 1.15])
@@ -125,10 +132,12 @@ def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     assert main(["compare", before, sweep(tmp_path / "b", 2.0)]) == 0
     said = capsys.readouterr().out
     assert f"samples/s: A ddp x2 wins by {step_ms(Spec()) / step_ms(DDP):.2f}x" in said
-    assert "what differs: code" in said
+    assert "what differs: code" in said and "--out" not in said
     assert "peak memory: no winner, A single x1 and A ddp x2 are equal." in said
     assert said.splitlines()[-1].startswith("large: for time take A ddp x2; for cost take ")
     assert "large ddp x2: slower: 0.50" in said
+    assert main(["compare", before, sweep(tmp_path / "d", model={"name": "m"}, k=1, m=2)]) == 0
+    assert "\ncomparison.json of --out FOLDER has every field" in capsys.readouterr().out
     auto = [replace(s, config={"repeats": "auto"}) for s in (Spec(), DDP)]
     each = [repeats(s, STEADY[:3][::way]) for s, way in zip(auto, (1, -1), strict=True)]
     found = analysed(tmp_path / "c", *each[0], *each[1])

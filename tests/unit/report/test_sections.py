@@ -320,9 +320,7 @@ class TestCommunication:
             assert (rank["communication_ms"], rank["overlapped_ms"]) == (None, None)
             assert rank["missing"]["communication_ms"]
             assert rank["operations"] and not any(o["communication"] for o in rank["operations"])
-        assert "Collectives, nccl" not in printed(found), (
-            "those of the doctor are on the page alone"
-        )
+        assert "Collectives, nccl" not in printed(found), "the doctor's are on the page alone"
 
 
 class TestRemarks:

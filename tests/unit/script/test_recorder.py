@@ -34,10 +34,8 @@ def stepped(kind: type[torch.optim.Optimizer], steps: int) -> torch.optim.Optimi
 def test_an_optimizer_that_counts_its_steps_tells_of_those_before(state: Any, before: int) -> None:
     optimizer: Any = SimpleNamespace(state={"weight": state})
     assert steps_before(optimizer, 1) == before
-    counted = (
-        steps_before(stepped(torch.optim.Adam, n), own) for n, own in ((5, 1), (5, 0), (1, 1))
-    )
-    assert [*counted, steps_before(stepped(torch.optim.SGD, 5), 1)] == [4, 5, 0, 0]
+    of_adam = (steps_before(stepped(torch.optim.Adam, n), k) for n, k in ((5, 1), (5, 0), (1, 1)))
+    assert [*of_adam, steps_before(stepped(torch.optim.SGD, 5), 1)] == [4, 5, 0, 0]
 
 
 def test_a_sampler_tells_for_which_rank_it_draws_and_of_how_many() -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,6 +53,7 @@ class LightningModule:
     def configure_optimizers(self): ...
     def test_step(self): ...
 class LightningDataModule:
+    def prepare_data(self): ...
     def test_dataloader(self): ...
 """
 """Stands for Lightning, whose import takes seconds."""
@@ -311,6 +313,21 @@ def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
     assert taken[0].plain["batch_size"] == 64
     told = ("64 samples a device", "20 samples a device", "not checked, FileNotFoundError: x.pt")
     assert lines == [f"batch size: given by data.Data: {one} (scaling=weak)" for one in told]
+
+
+@pytest.mark.parametrize(
+    ("missing", "makes", "found"),
+    [("gone.csv", False, True), ("gone/x.csv", False, True), ("gone.csv", True, False)],
+)
+def test_a_typed_path_that_is_absent_is_refused_unless_the_module_makes_it(
+    data: None, mine: Path, missing: str, makes: bool, found: bool
+) -> None:
+    """As the module itself says: it may look for others, and below the folder that was typed."""
+    source = DATA.replace("FileNotFoundError(self.missing)", f"open({missing!r})")
+    (mine / "data.py").write_text(source if makes else source.replace("def prepare_", "def other_"))
+    (one,), _ = take_own_batches([data_module(missing=missing.partition("/")[0], batch_size=makes)])
+    with pytest.raises(ConfigError, match=r"^dataset\.missing: gone") if found else nullcontext():
+        check_files([one])
 
 
 # Data files of ours that will not do are refused before anything starts, without torch.

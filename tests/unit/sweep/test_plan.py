@@ -31,9 +31,7 @@ def test_a_pair_runs_side_by_side_in_every_round() -> None:
     """Single device and both of its partners, whatever runs between one workload and the next."""
     ddp = (("strategy=ddp", f"strategy.devices={n}") for n in (2, 4))
     strategies = [("strategy=single",), *ddp]
-    asked_for = [
-        asked("repeats=5", f"seed={seed}", *one) for seed in (1, 2, 3) for one in strategies
-    ]
+    asked_for = [asked("repeats=5", f"seed={n}", *one) for n in (1, 2, 3) for one in strategies]
     cells = plan(asked_for, 0)
     assert [c.planned.repeat for c in cells] == [repeat for repeat in range(5) for _ in range(9)]
     rounds = {tuple(c.request.workload_id for c in cells[9 * r : 9 * r + 9]) for r in range(5)}

@@ -55,6 +55,7 @@ def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> Non
     assert settled(*words, "rehearse=auto", here=2) == []
     (one,), _, lines = rehearse_absent([asked(*words, "rehearse=auto")], lambda _: 2, lambda _: "")
     assert (one.config_id, len(lines)) == (asked(*words).config_id, 1)
+    assert ("rehearse.all=true" in lines[0]) == ("devices=2" in words), "nothing emulates itself"
     assert "rehearse" not in one.plain
 
 
@@ -143,9 +144,7 @@ def test_two_figures_make_a_link() -> None:
 def test_the_same_curve_is_the_same_link_wherever_its_record_lies(tmp_path: Path) -> None:
     with zipfile.ZipFile(RESULTS / "rehearsal/gpt2_x4_h100.zip") as kept:
         here, there = (kept.extract("doctor.json", tmp_path / name) for name in ("a", "b"))
-    links = [
-        RehearseConfig("doctor", record=one).link("") for one in (here, str(Path(there).parent))
-    ]
+    links = [RehearseConfig("doctor", record=at).link("") for at in (here, str(Path(there).parent))]
     assert links[0] == links[1]
     assert len(links[0].points) > 10
 

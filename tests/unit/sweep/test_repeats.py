@@ -199,9 +199,7 @@ def test_no_round_is_begun_that_would_end_beyond_the_budget(tmp_path: Path) -> N
 
 
 def test_a_preview_says_until_when_rounds_are_added() -> None:
-    single, wide = (
-        request_of(f"strategy={name}", "sweep.budget_min=5") for name in ("single", "ddp")
-    )
+    single, wide = (request_of(f"strategy={n}", "sweep.budget_min=5") for n in ("single", "ddp"))
     (line,) = describe_rounds(plan([single, wide], 0))
     assert line.startswith("until decided: 3 to 20 runs each, at most 5 min")
     assert describe_rounds(plan([single], 0)) == []

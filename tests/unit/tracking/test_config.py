@@ -17,9 +17,7 @@ CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
 
 
 def test_every_option_builds_and_the_default_is_both() -> None:
-    read = {
-        one.stem: yaml.safe_load(one.read_text(encoding="utf-8")) for one in CONF.glob("*.yaml")
-    }
+    read = {p.stem: yaml.safe_load(p.read_text(encoding="utf-8")) for p in CONF.glob("*.yaml")}
     assert {one.pop("project") for one in read.values()} == {None}
     options = {name: build(TrackingConfig, one) for name, one in read.items()}
     assert {name: config.trackers for name, config in options.items()} == {

@@ -78,11 +78,9 @@ def test_the_recording_thread_has_the_device_of_its_rank(monkeypatch: pytest.Mon
 def test_it_looks_around_while_its_work_lasts_and_not_when_training_is_over() -> None:
     pieces = Pieces()
     looks: list[float] = []
-    drain = BackgroundDrain(
-        [pieces], interval_s=0.01, look=lambda: looks.append(time.perf_counter())
-    )
+    own = BackgroundDrain([pieces], interval_s=0.01, look=lambda: looks.append(time.perf_counter()))
     assert pieces.done.wait(30)
-    drain.stop()
+    own.stop()
     amid = [look for look in looks if pieces.began[0] < look < pieces.ended[-1]]
     assert len(amid) >= 2, "between pieces too"
     before = len(looks)

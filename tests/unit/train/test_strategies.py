@@ -22,9 +22,7 @@ from scalewise.train.strategies.pipeline import _hollow
 
 def test_every_option_of_the_group_builds_its_own_kind() -> None:
     options = sorted(path.stem for path in (conf_dir() / "strategy").glob("*.yaml"))
-    kinds = {
-        option: composed_cell(f"strategy={option}", *fits(option)).strategy for option in options
-    }
+    kinds = {one: composed_cell(f"strategy={one}", *fits(one)).strategy for one in options}
     # What ``rehearse`` makes of an option is none itself.
     assert {config.kind for config in kinds.values()} == set(KINDS) - set(REHEARSALS.values())
     assert {option: config.name for option, config in kinds.items()} == {o: o for o in options}

@@ -165,10 +165,8 @@ class StepClock:
 
     def begin_replays(self) -> Replays:
         """Steps on the batch that was just marked are about to be replayed one after the other."""
-        first = MarkedStep(
-            0, 0, 0, 0, self._start_ns, self._start_event, self._batches, self.divides
-        )
-        return Replays(first, self._record)
+        begin = self._start_ns, self._start_event, self._batches, self.divides
+        return Replays(MarkedStep(0, 0, 0, 0, *begin), self._record)
 
     def finish_replays(
         self, replays: Replays, number: int, epoch: int, samples: int, untimed: int

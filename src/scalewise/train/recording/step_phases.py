@@ -143,10 +143,8 @@ def device_phases_ms(marks_ms: Times, replayed: npt.NDArray[np.bool_]) -> dict[s
     }
     for name in _FETCHING:
         phases[name][replayed & np.isnan(phases[name])] = 0.0
-    ready_ms = np.where(
-        unreduced, marks_ms[:, :, Mark.BACKWARD_END], marks_ms[:, :, Mark.LAST_BUCKET]
-    )
-    return {**phases, "arrival": np.fmax.reduce(ready_ms, axis=1), "step": reached[:, -1]}
+    at_ms = np.where(unreduced, marks_ms[:, :, Mark.BACKWARD_END], marks_ms[:, :, Mark.LAST_BUCKET])
+    return {**phases, "arrival": np.fmax.reduce(at_ms, axis=1), "step": reached[:, -1]}
 
 
 # Asking an enumeration for its length is slower than reading the clock.

@@ -68,10 +68,8 @@ class OwnStreamDDP(DDPStrategy):
         statistics = any(isinstance(part, _BatchNorm) for part in setting.module.modules())
         # torch 2.12 renamed the argument.
         named = inspect.signature(DistributedDataParallel).parameters
-        argument = (
-            "forward_sync_buffers" if "forward_sync_buffers" in named else "broadcast_buffers"
-        )
-        buffers: dict[str, Any] = {argument: statistics}
+        name = "forward_sync_buffers" if "forward_sync_buffers" in named else "broadcast_buffers"
+        buffers: dict[str, Any] = {name: statistics}
         super().__init__(
             **group_arguments(config, setting),
             bucket_cap_mb=config.bucket_cap_mb,

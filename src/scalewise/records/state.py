@@ -107,7 +107,8 @@ _OURS = re.compile(r"(^|/)src/scalewise/")
 
 
 def line_that_raised(text: str) -> str | None:
-    """``file:line`` of the innermost frame of the user's code in tracebacks; else of anybody's.
+    """``file:line`` of the innermost frame of the user's code in tracebacks; else of ours, if it is
+    the one that raised.
 
     Of several errors, one of which caused the next, that of the last that has one. faulthandler
     writes the innermost frame first.
@@ -120,8 +121,8 @@ def line_that_raised(text: str) -> str | None:
         errors[0].reverse()
     frames = [frame for part in reversed(errors) for frame in reversed(part)]
     theirs = (f for f in frames if not _INSTALLED.search(f[0]) and not _OURS.search(f[0]))
-    passed_on = frames and "/pytorch_lightning/callbacks/" in frames[0][0]
-    found = next(theirs, None) or (None if passed_on else next(iter(frames), None))
+    ours = (f for f in frames[:1] if _OURS.search(f[0]) or "/scalewise/" in f[0])
+    found = next(theirs, None) or next(ours, None)
     return None if found is None else ":".join(found)
 
 

@@ -238,6 +238,8 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
     raised = [one.raised_at for one in faults if one.cause in ("exception", "exit", "signal")]
     at = next((line for line in raised if line and not line.startswith(own)), None)
     said = f"mend {from_here(at) if at else 'it'}, then:\n  {command}"
+    if any("ModuleNotFoundError" in one.message for one in faults):
+        said = f"install the module, or type the Python that has it anew; else {said}"
     done = [sweep.cell(one.name) for one in plan.cells if sweep.is_done(one)]
     cells = f"{len(done)} done {plural(len(done), 'cell')}"
     ran = any(_ran(cell, (at or "").rpartition(":")[0]) for cell in done)

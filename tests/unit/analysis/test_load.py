@@ -235,8 +235,9 @@ CAUSED = "\nThe above exception was the direct cause of the following exception:
     ("text", "at"),
     [
         (HEAD + OURS + THEIRS + TORCH + "ValueError: boom", "/home/user/project/my_model.py:12"),
-        (HEAD + OURS + TORCH + "ValueError: boom", OURS.split('"')[1] + ":7"),
-        (HEAD + CHECKOUT + TORCH, "/opt/scalewise/src/scalewise/models/mlp.py:40"),
+        (HEAD + OURS + "ValueError: boom", OURS.split('"')[1] + ":7"),
+        (HEAD + OURS + CHECKOUT, "/opt/scalewise/src/scalewise/models/mlp.py:40"),
+        (HEAD + CHECKOUT + TORCH + "ValueError: boom", None),
         (HEAD + THEIRS + CAUSED + HEAD + OURS + TORCH, "/home/user/project/my_model.py:12"),
         (HEAD + OURS + THEIRS + STOPPING, "/home/user/project/my_model.py:12"),
         (HEAD + OURS + STOPPING + "RuntimeError: no such metric", None),

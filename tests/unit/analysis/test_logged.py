@@ -96,12 +96,13 @@ def test_one_row_alone_tells_all_that_it_logged_under_its_own_names(tmp_path: Pa
     log(tmp_path, "000-*", {"val/acc": 0.9, "test/f1": 0.5}, {"val/acc": 0.8, "test/f1": 0.75})
     (said,) = [line for line in answers(analyse(load_sweep(tmp_path))).texts if "0.800" in line]
     assert said.endswith("val/acc 0.800, test/f1 0.750.")
-    write_sweep(tmp_path / "b", [Spec(), DDP])
-    for cell in ("000-*", "001-*"):
-        log(tmp_path / "b", cell, {"val/acc": 0.625})
-    (said,) = [line for line in answers(analyse(load_sweep(tmp_path / "b"))).texts
-               if "0.625" in line]  # fmt: skip
-    assert said.startswith("val/acc: large single x1 0.625, ")
+    for scaling, after in (("strong", ""), ("weak", ", after unequal samples")):
+        specs = [replace(one, scaling=scaling) for one in (Spec(), DDP)]
+        path = write_sweep(tmp_path / scaling, specs)
+        for cell in ("000-*", "001-*"):
+            log(path, cell, {"val/acc": 0.625})
+        (said,) = [one for one in answers(analyse(load_sweep(path))).texts if "0.625" in one]
+        assert said.startswith(f"val/acc{after}: large single x1 0.625, ")
 
 
 def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(
@@ -162,8 +163,8 @@ def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path:
             log(tmp_path / objective, f"00{number}-*", {"val/acc": 0.5 + number / 8})
         said = answers(analyse(load_sweep(tmp_path / objective))).texts
         assert sum(line.startswith("By val/acc") for line in said) == ranked
-        assert sum(line.endswith(": add seed=1,2,3.") for line in said) == ranked
-        assert sum(line.startswith("Run: python ") for line in said) == ranked
+        assert sum(line.endswith(": run seed=1,2,3.") for line in said) == ranked
+        assert sum(line.startswith("Run: scalewise resume ") for line in said) == ranked
         vain = [line for line in said if "sweep.objective=val/accuracy" in line]
         assert [line.endswith("allowed: val/acc.") for line in vain] == [True] * (1 - ranked)
 

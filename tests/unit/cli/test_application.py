@@ -19,7 +19,7 @@ import scalewise.analysis
 import scalewise.report
 import scalewise.tracking
 from fakes.kept_sweep import kept
-from fakes.recorded import RecordedCell, plan_sweep
+from fakes.recorded import RecordedCell, Spec, plan_sweep, write_sweep
 from scalewise.analysis.comparability import FACTORS
 from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
@@ -243,6 +243,18 @@ def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
     assert main(["resume", str(folder), "seed=3"]) == Exit.WRONG_INPUT
     assert main(["resume", str(folder), "+model.token=new"]) == Exit.DONE
     assert sys.argv == ["train.py", "-m", "seed=1", "+model.token=new", f"sweep.resume={folder}"]
+
+
+@pytest.mark.usefixtures("trains")
+def test_a_script_is_resumed_where_it_was_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = Spec(config={"script": {"command": "python t.py"}})
+    sweep = str(write_sweep(tmp_path / "multirun/sweep", [spec]))
+    assert main(["resume", sweep, "--trust"]) == Exit.WRONG_INPUT
+    assert f"started in {tmp_path}; allowed: to resume it from there" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["resume", sweep, "--trust"]) == Exit.DONE
 
 
 @pytest.mark.usefixtures("own_key", "trains")

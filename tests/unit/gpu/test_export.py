@@ -89,9 +89,7 @@ def _cell(path: Path, source: Literal["nvml", "process"], *rows: dict[str, Devic
     return path
 
 
-def test_a_cell_is_exported_to_all_three_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_fills_all_three_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     without_power = {**_SAMPLES, "GPU-3": DeviceSample("GPU-3", throttle_reasons=("a", "b"))}
     cell = _cell(tmp_path / "0_ddp", "nvml", _SAMPLES, without_power)

@@ -91,9 +91,7 @@ def test_a_series_has_each_group_at_its_pace(fake_nvml: FakeNvml, tmp_path: Path
     assert len([a for a in series.alerts if a.condition == "xid"]) == 2
 
 
-def test_the_earlier_monitors_files_grow_while_a_cell_trains(
-    fake_nvml: FakeNvml, tmp_path: Path
-) -> None:
+def test_the_earlier_monitors_files_grow_in_training(fake_nvml: FakeNvml, tmp_path: Path) -> None:
     fake_nvml(Scenario().h200(2))
     folder = CellFolder(tmp_path / "cell")
     paths = [stats_path(folder), multi_gpu_path(stats_path(folder))]
@@ -171,9 +169,7 @@ def test_a_cpu_host_samples_processes_that_start_late(tmp_path: Path) -> None:
     assert len(rss) >= 4 and all(v is not None and v > 10 for v in rss)
 
 
-def test_a_full_disk_ends_the_record_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_ends_records_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = CellFolder(tmp_path / "cell")
     folder.path.mkdir()
     (folder.path / "gpu").write_text("a file where the folder should be")

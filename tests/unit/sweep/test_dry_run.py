@@ -286,9 +286,7 @@ def trained_with_own(cell: CellFolder) -> None:
     cell.save_provenance(dataclasses.replace(cell.load_provenance(), code=code))
 
 
-def test_results_of_other_own_code_are_not_mixed_silently(
-    elsewhere: SweepFolder, module: Path
-) -> None:
+def test_results_of_other_own_code_are_not_mixed(elsewhere: SweepFolder, module: Path) -> None:
     (_, cell), *_ = elsewhere.cells()
     trained_with_own(cell)
 

@@ -286,9 +286,7 @@ def test_what_a_data_module_decides_itself_is_refused_beside_it(
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("looked_at_here")
-def test_a_model_without_loaders_or_with_a_typed_batch_is_refused(
-    mine: Path, typed: str, line: str
-) -> None:
+def test_no_loaders_and_typed_batches_are_refused(mine: Path, typed: str, line: str) -> None:
     (mine / "bare.py").write_text(BARE)
     assert refusal(composed("dataset=own_loaders", *typed.split())).startswith(line)
     for given in ("self.train_dataloader=lambda: []", "torch.zeros(2).tolist()"):

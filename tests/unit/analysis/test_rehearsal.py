@@ -209,6 +209,9 @@ def test_rounds_with_its_single_device_are_added_until_no_more_would_tell(
     assert (group.runs, group.because, group.wanted) == (len(factors), because, wanted)
     alone = played(tmp_path / "alone", *repeats(play, factors), ranks=ranks)
     assert alone.repeats == (), "its single device has not run"
+    on_cpus = [replace(spec, kind="cpu") for spec in specs]
+    (group,) = played(tmp_path / "cpu", *on_cpus, ranks=ranks).repeats
+    assert group.because == ("untold" if len(factors) == 3 else None)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -125,9 +125,7 @@ def test_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(noise: str, cv
 
 
 @pytest.mark.parametrize("devices", [2, 4])
-def test_the_simulated_looks_are_the_shipped_ones(
-    devices: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simulated_looks_are_the_shipped(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run by run, what a sweep would do with the same logarithms of samples/s."""
     rng, cap = np.random.default_rng(5), 12
     single, multi = rng.normal(0, 0.05, (20, 50)), rng.normal(0, 0.05, (20, 50))

@@ -56,9 +56,7 @@ def test_the_docs_are_those_of_the_figures() -> None:
 
 
 @pytest.mark.parametrize("name", ["cells", "steps", "devices"])
-def test_the_docs_explain_every_column_and_no_other(
-    tables: scalewise.report.Tables, name: str
-) -> None:
+def test_docs_explain_every_column_and_no_other(tables: scalewise.report.Tables, name: str) -> None:
     text = DOCS.read_text().partition(f"## `{name}`")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     assert set(re.findall("`([a-z0-9_]+)`", " ".join(rows))) == set(getattr(tables, name).columns)

@@ -170,9 +170,7 @@ def test_numbers_keep_three_digits(write: Callable[[Any], str], value: Any, text
         (55_464.0, 14_969.0, 20_501.0, "55,500 (40,500-76,000)"),
     ],
 )
-def test_a_figure_and_its_doubt_end_at_one_place(
-    value: float, below: float, above: float, text: str
-) -> None:
+def test_figure_and_doubt_end_alike(value: float, below: float, above: float, text: str) -> None:
     assert estimate(Estimate(value, 3, 1.0, Interval(value - below, value + above))) == text
 
 

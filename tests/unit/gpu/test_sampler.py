@@ -107,9 +107,7 @@ def test_the_earlier_monitors_files_grow_in_training(fake_nvml: FakeNvml, tmp_pa
     assert live == [path.read_text() for path in paths], "what scalewise export writes"
 
 
-def test_slow_groups_are_read_one_gpu_after_another(
-    fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_groups_come_gpu_by_gpu(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """Together, those of eight real GPUs would take longer than a beat at 10 Hz."""
     monkeypatch.setattr(readers, "SLOW_INTERVAL_S", 0.8)
     fake_nvml(Scenario().h200(4))

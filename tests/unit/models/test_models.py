@@ -15,6 +15,7 @@ from scalewise.models import SplitsIntoStages, split
 from scalewise.models.contract import balance
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp, SizedMlp
+from scalewise.models.parts import sinusoidal_positions
 from scalewise.models.series import Recurrent, SeriesTransformer
 from scalewise.models.text_classifier import TextClassifier
 
@@ -71,6 +72,12 @@ def test_declared_flops_are_what_torch_counts(make: Any) -> None:
     model, x, target = make()
     assert count_flops(model, x, target) == SAMPLES * model.flops_per_sample()
     assert torch.equal(model(x), model.eval()(x)), "nothing is dropped unasked"
+
+
+def test_positions_are_sines_and_cosines_of_falling_frequency() -> None:
+    angles = torch.arange(9.0)[:, None] / 10_000 ** (torch.arange(3.0) / 3)
+    table = sinusoidal_positions(9, 6).unflatten(1, (3, 2))
+    torch.testing.assert_close(table, torch.stack([angles.sin(), angles.cos()], dim=2))
 
 
 @pytest.mark.parametrize("parameters", [50_000, 258_432, 1_000_000, 25_000_000, 2_000_000_000])

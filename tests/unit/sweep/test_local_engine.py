@@ -152,9 +152,7 @@ def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
 UNRECORDED = Ending("failed", "disk", "sweep/cell: No space left on device")
 
 
-def test_what_a_full_disk_takes_no_record_of_is_said(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_full_disk_loses_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     began_at: list[float] = []
 
     def save(folder: CellFolder, ending: Ending) -> Ending:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
 import re
@@ -59,11 +58,11 @@ def train(defaults: bool = True, answers: bool = True) -> int:
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     interrupt_on_polite_signals()
-    verbose, words, there = False, list[str](), list[Path]()
+    verbose, new = False, list[Path]()
     try:
         typed, verbose = without_verbose(sys.argv[1:])
         sys.argv[1:] = overrides_last(with_defaults(typed) if defaults else typed)
-        words, there = sys.argv[:], _typed_folders(sys.argv)
+        new = _folders_to_make(sys.argv)
         try:
             _run_hydra()
         finally:
@@ -89,16 +88,14 @@ def train(defaults: bool = True, answers: bool = True) -> int:
         began = any(sweep.endings for sweep in sweep_reports)  # the input was not what is wrong
         return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
-        discard_unused_folder(one for one in _typed_folders(words) if one not in there)
+        discard_unused_folder(new)
 
 
-def _typed_folders(words: Sequence[str]) -> list[Path]:
-    """Typed folders for records that are there, and those above them, the innermost first."""
-    dirs = (w.partition("=")[2] for w in words if key_of(w) in ("hydra.run.dir", "hydra.sweep.dir"))
-    # What Hydra puts in the place of a ${now:%H} is known once the folder is there.
-    any_of = (re.sub(r"\$\{[^/]*\}", "*", glob.escape(one.strip("'\""))) for one in dirs)
-    there = (Path(path) for one in any_of for path in glob.glob(one))  # noqa: PTH207 - absolute too
-    return [path for one in there for path in (one, *one.parents)]
+def _folders_to_make(words: Sequence[str]) -> list[Path]:
+    """A typed folder for records that is not there yet, and those above it, the innermost first."""
+    folders = ("hydra.run.dir", "hydra.sweep.dir")
+    named = [Path(word.partition("=")[2].strip("'\"")) for word in words if key_of(word) in folders]
+    return [path for one in named for path in (one, *one.parents) if not path.exists()]
 
 
 def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: bool = False) -> int:

@@ -54,8 +54,6 @@ def discard_unused_folder(typed: Iterable[Path] = ()) -> None:
     folder = Path(_new_folder())
     if folder.is_dir() and not SweepFolder(folder).plan_path.exists():
         shutil.rmtree(folder)
-        with suppress(OSError):  # other sweeps are in it
-            folder.parent.rmdir()
 
 
 def sweep_folder(overrides: Sequence[str]) -> str:

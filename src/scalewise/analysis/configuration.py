@@ -147,7 +147,9 @@ class Configuration:
         """Whether ranks meet inside forward and backward, as far as these were timed."""
         found = [run.anatomy for run in self.runs if run.anatomy is not None]
         timed = [one for one in found if one.ranks[-1].phases_ms["forward"] is not None]
-        return self.devices != 1 and bool(timed) and all(one.communication is None for one in timed)
+        meets = self.has_own_settings or self.setting("strategy.kind") in ("fsdp", "tensor")
+        is_seen = not timed or any(one.communication is not None for one in timed)
+        return meets and self.devices != 1 and not is_seen
 
     @property
     def is_monitored(self) -> bool:

@@ -87,7 +87,7 @@ _WHY_STOPPED: Mapping[Because, str] = {
     "precision": "as narrow as asked for after",
     "cap": "undecided at the most,",
     "failures": "no more runs after",
-    "untold": "no verdict, after",
+    "untold": "no verdict after",
 }
 
 
@@ -135,11 +135,11 @@ def _rehearsed(
 ) -> Repeats:
     """Until its runs are as steady as was asked for: beyond that, no more of them tell more."""
     runs = min(speedup.n)
-    never, ends = untold(one.config) is not None, rate_ratio(one.config, single).interval
-    told = never or one.word != "cannot tell"
-    because = reason_to_stop("pays" if told else "undecided", ends, runs, asked)
+    never, is_told = untold(one.config) is not None, one.word != "cannot tell"
+    ends = rate_ratio(one.config, single).interval
+    because = reason_to_stop("pays" if never or is_told else "undecided", ends, runs, asked)
     because = "untold" if because and never else because
-    figure = times(speedup) + ("" if told else f": {one.reason}")
+    figure = times(speedup) + ("" if is_told else f": {one.reason}")
     return _repeats((one.config, single), runs, because, one.reason, asked.cap, figure)
 
 

@@ -165,7 +165,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
             rank if cause == "waiting" else None,
             config.started_by == "script",
             scale is not None and scale >= 1,
-            config.hides_collectives and "stages" not in parts,
+            config.hides_collectives,
         )
         for cause, ms in causes.items()
         if ms != 0.0

@@ -118,7 +118,8 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
         )
     script = next(filter(None, (setting(one, "script.command") for one in configs)), None)
     place, typed = sweep.path.absolute().parent, map(key_of, command)
-    elsewhere = place.name == "multirun" and not place.parent.samefile(".")
+    here = Path("multirun", sweep.path.name)
+    elsewhere = place.name == "multirun" and not (here.exists() and here.samefile(sweep.path))
     if script and elsewhere and "hydra.sweep.dir" not in typed:
         raise ConfigError(
             f"{folder}: found a script that was started in {place.parent}; allowed: to resume it "

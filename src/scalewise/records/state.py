@@ -46,9 +46,11 @@ class CellState:
 
 
 def typed_anew(planned: PlannedCell, ending: Ending, done: Iterable[PlannedCell]) -> Ending:
-    """The same; wrong input that is done with more typed beside it says that, and no advice."""
-    own, alike = {*planned.overrides}, (one for one in done if one.repeat == planned.repeat)
-    anew = next((one.name for one in alike if own < {*one.overrides}), "")
+    """The same; wrong input that is done with what it asked for beside it says that alone."""
+    own, alike = {*planned.overrides}, [one for one in done if one.repeat == planned.repeat]
+    more = {one.name: {*one.overrides} - own for one in alike if own < {*one.overrides}}
+    asked = (n for n, ws in more.items() if all(w.partition("=")[0] in ending.message for w in ws))
+    anew = next(asked, "")
     return replace(ending, message=f"done with what was typed since: {anew}") if anew else ending
 
 

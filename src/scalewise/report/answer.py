@@ -458,11 +458,11 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
         yield from [f"Logged last: {listed(said, _MOST_LOGGED)}."] if said else []
         return
     scores = [key for key in last if of_validation(key) and known_mode(key)]
-    unequal = any(one.first.code == "unequal_samples" for one in remark_lines(analysis))
     for key in sorted(scores, key=lambda one: known_mode(one) == "min")[:1]:
-        known = [(c.label, found) for c in analysis.measured if (found := c.estimate(key))]
-        said = [f"{label} {number(found.value)}" for label, found in known]
-        after = ", after unequal samples" if unequal else ""
+        known = [(c, found) for c in analysis.measured if (found := c.estimate(key))]
+        said = [f"{config.label} {number(found.value)}" for config, found in known]
+        fed = {run.loss.samples[-1] for config, _ in known for run in config.runs if run.loss}
+        after = ", after unequal samples" if len(fed) > 1 else ""
         yield f"{key}{after}: {listed(said, _MOST_ALONE)}."
 
 

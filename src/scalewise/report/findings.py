@@ -322,7 +322,8 @@ def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
             yield f"  {len(ranking.rows) - _MOST_RANKED} more are in the report."
         said, seeds = _surely(objective, ranking)
         yield said
-        again = resume_words(analysis, seeds) if seeds else again
+        is_multirun = {"-m", "--multirun"} & {*analysis.sweep.command}
+        again = (resume_words if is_multirun else command)(analysis, seeds) if seeds else again
     if again:
         yield f"Run: {again}"
 

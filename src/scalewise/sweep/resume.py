@@ -239,7 +239,7 @@ def way_to_finish(folder: Path, endings: Iterable[Ending]) -> str:
     at = next((line for line in raised if line and not line.startswith(own)), None)
     said = f"mend {from_here(at) if at else 'it'}, then:\n  {command}"
     if any("ModuleNotFoundError" in one.message for one in faults):
-        said = f"install the module, or type the Python that has it anew; else {said}"
+        said = f"install the module, or type the command with the Python that has it; or {said}"
     done = [sweep.cell(one.name) for one in plan.cells if sweep.is_done(one)]
     cells = f"{len(done)} done {plural(len(done), 'cell')}"
     ran = any(_ran(cell, (at or "").rpartition(":")[0]) for cell in done)

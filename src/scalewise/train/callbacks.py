@@ -134,7 +134,7 @@ class CellTrainer(pl.Trainer):
             raise ConfigError(
                 "max_steps: found null, and the module asks how many steps there will be, as "
                 "schedules of learning rates do, which nobody knows where time ends the run; "
-                "allowed: a number, or max_epochs, and repeats=auto to go on until it is decided"
+                "allowed: a number, or max_epochs; add repeats=auto to run until it is decided"
             )
         return total
 

@@ -1,5 +1,6 @@
 """A damaged record is a problem in words, never a crash."""
 
+import json
 import random
 import re
 import shutil
@@ -88,11 +89,12 @@ def test_a_lost_plan_still_finds_the_cells(tmp_path: Path) -> None:
 
 
 def test_wrong_input_is_no_advice_any_more_once_it_is_done_with_more_typed(tmp_path: Path) -> None:
-    for cause, is_mended in (("config", True), ("oom", False)):
-        anew = replace(DDP, typed=("strategy.x=1",), config={"x": 1})
-        path = write_sweep(tmp_path / cause, [replace(DDP, outcome="failed"), anew])
+    anew = replace(DDP, typed=("strategy.x=1",), config={"x": 1})
+    for cause, asked, is_mended in (("config", "x", 1), ("config", "y", 0), ("oom", "x", 0)):
+        path = write_sweep(tmp_path / cause / asked, [replace(DDP, outcome="failed"), anew])
         (attempt,) = path.glob("*/attempts/1.json")
-        attempt.write_text(attempt.read_text().replace('"oom"', f'"{cause}"'))
+        ending = {"cause": cause, "message": f"strategy.{asked}: found 0"}
+        attempt.write_text(json.dumps(json.loads(attempt.read_text()) | ending))
         failed, done = load_sweep(path).cells
         for told in (failed, StatusReader(path).read().cells[0]):
             assert (done.planned.name in told.ending.message) == is_mended

@@ -169,7 +169,7 @@ def test_a_copy_beside_a_record_is_no_record(tmp_path: Path) -> None:
     assert cell.ranks_with_steps() == cell.ranks_with_metrics() == [9, 10]
 
 
-SAMPLE = {"time": 1.0, "devices": []}
+SAMPLE = {"time": 1.0, "devices": [], "cost_ms": 0.1}
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,7 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
     ("words", "gpus", "expected"),
     [
         (("devices=8", "rehearse=auto"), "NVIDIA A10G", "--link NAME of scalewise run"),
-        (("devices=8", "rehearse=auto", "strategy=pipeline"), "H200",
-         "allowed: strategy=ddp or fsdp, or at"),
+        (("devices=8", "rehearse=auto", "strategy=pipeline"), "H200", "strategy=ddp or fsdp, or"),
         ((*FSDP, "precision=fp16-mixed"), "H200", "precision: found fp16-mixed .*; allowed: fp32"),
         ((*FSDP, "execution=cudagraph"), "H200", "execution: found cudagraph .*; allowed: eager"),
         (("strategy=ddp", "rehearse=auto"), "H200", "strategy.devices=auto on 1 device; allowed"),
@@ -112,9 +111,7 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
         (("devices=8", "rehearse=doctor", "rehearse.record=none.json"), "H200", "no such record"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_rehearsed_is_refused_in_one_line(
-    words: tuple[str, ...], gpus: str, expected: str
-) -> None:
+def test_what_is_not_rehearsed(words: tuple[str, ...], gpus: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected) as error:
         settled(*words, gpus=gpus)
     assert len(str(error.value).splitlines()) == 1

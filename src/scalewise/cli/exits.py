@@ -91,7 +91,7 @@ def explain(error: BaseException) -> str | None:
         if "=" not in str(error.override):
             return f"{error.override}: found a word without '='; allowed: KEY=VALUE"
         key, _, value = str(error.override).partition("=")
-        if re.search(r"[^ -~]", value) and not re.search(r"['\"\\[{(,$`]", value):
+        if not value.isascii() and not re.search(r"['\"\\[{(,$`]", value):
             return f"{key}: found {value!r} without quotes of its own; allowed: \"{key}='{value}'\""
         return f"{error.override}: {in_one_line(error)}"
     if isinstance(error, (HydraException, OmegaConfBaseException)):

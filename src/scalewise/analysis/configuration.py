@@ -142,7 +142,7 @@ class Configuration:
         """Whether each rank trained its own model: a bound, not a way to train one model."""
         return any(run.result.models > 1 for run in self.runs)
 
-    @property
+    @cached_property
     def hides_collectives(self) -> bool:
         """Whether ranks meet inside forward and backward, as far as these were timed."""
         found = [run.anatomy for run in self.runs if run.anatomy is not None]

@@ -247,8 +247,7 @@ def _load_cells(cells: Iterable[tuple[CellFolder, PlannedCell | None]]) -> tuple
     with ThreadPoolExecutor(min(_MOST_THREADS, len(usable_cores()))) as pool:
         found = name_own_optimizers(pool.map(lambda each: load_cell(*each), cells))
     done = [cell.planned for cell in found if cell.result is not None]
-    return tuple(replace(c, ending=typed_anew(c.planned, c.ending, done))
-                 if c.ending.cause == "config" else c for c in found)  # fmt: skip
+    return tuple(replace(c, ending=typed_anew(c.planned, c.ending, done)) for c in found)
 
 
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:

@@ -47,6 +47,8 @@ class CellState:
 
 def typed_anew(planned: PlannedCell, ending: Ending, done: Iterable[PlannedCell]) -> Ending:
     """The same; wrong input that is done with what it asked for beside it says that alone."""
+    if ending.cause != "config":
+        return ending
     own, alike = {*planned.overrides}, [one for one in done if one.repeat == planned.repeat]
     more = {one.name: {*one.overrides} - own for one in alike if own < {*one.overrides}}
     asked = (n for n, ws in more.items() if all(w.partition("=")[0] in ending.message for w in ws))

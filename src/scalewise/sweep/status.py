@@ -256,8 +256,7 @@ class StatusReader:
                 self._cells[planned.cell_id] = replace(cell, swept=self._swept[planned.cell_id])
         each = [(planned, self._cells[planned.cell_id]) for planned in plan.cells]
         done = [planned for planned, cell in each if cell.state == "done"]
-        cells = tuple(replace(cell, ending=typed_anew(own, cell.ending, done))
-                      if cell.ending.cause == "config" else cell for own, cell in each)  # fmt: skip
+        cells = tuple(replace(c, ending=typed_anew(own, c.ending, done)) for own, c in each)
         durations = Durations()
         for cell in cells:
             if cell.state == "done" and cell.elapsed_s is not None:

@@ -1,6 +1,7 @@
 """What README and docs point at is there."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,8 @@ def test_pictures_are_small() -> None:
     pictures = [*(ROOT / "docs" / "pictures").glob("*.png")]
     assert pictures
     assert [path.name for path in pictures if path.stat().st_size > 150_000] == []
+
+
+def test_the_page_of_thresholds_says_what_the_code_does() -> None:
+    made = runpy.run_path(str(ROOT / "tools" / "thresholds.py"))
+    assert made["PAGE"].read_text(encoding="utf-8") == made["page"](), "python tools/thresholds.py"

@@ -390,8 +390,7 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_compares_devices_is_said_as_typed(tmp_path: Path, typed: str, said: str) -> None:
-    found = with_command(analysed(tmp_path, Spec()), f"train.py {typed}")
-    texts = answers(found).texts
+    texts = answers(with_command(analysed(tmp_path, Spec()), f"train.py {typed}")).texts
     assert any(said in text for text in texts)
     assert texts[1].endswith("batch_size=256 (nothing but work of the device takes time).")
 

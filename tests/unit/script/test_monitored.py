@@ -71,7 +71,10 @@ def cells(folder: Path) -> list[CellFolder]:
     return [cell for _, cell in SweepFolder(folder).cells()]
 
 
-def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Path) -> None:
+def test_every_step_is_recorded_with_its_samples_phases_and_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "RunQueue", lambda: RunQueue(tmp_path / "schedstat"))
     data = TensorDataset(torch.ones(480, 4))
     inner = DataLoader(data, 8, sampler=DistributedSampler(data, 2, 1))  # not told of ranks here
     train(tmp_path / "records", given=(batch for (batch,) in inner))
@@ -81,8 +84,9 @@ def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Pa
     assert rank.loader_batch_size == 8, "also within a generator"
     assert (rank.parameters_total, rank.own_optimizer) == (10, "SGD")
     assert rank.parameters_changed and 50 < rank.peak_rss_mib < 50_000
-    assert "audit of data" not in rank.missing, "there is no other rank"
-    assert {"device", "plain start", "exposed_comm_ms"}.isdisjoint(rank.missing)
+    assert {"audit of data", "device", "plain start", "exposed_comm_ms"}.isdisjoint(rank.missing)
+    assert rank.run_queue_ms_per_step is None, "the kernel does not tell"
+    assert "schedstat" in rank.missing["run_queue_ms_per_step"]
     assert cell.load_config()["strategy"] == {"name": "single"}
     assert len(cell.device_series_paths()) == 1, "the first rank of a host samples its devices"
     series = read_steps(cell.steps_path(0), 0).timed()
@@ -227,11 +231,9 @@ def test_one_within_another_or_under_scalewise_run_leaves_the_records_to_that(
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    [
-        (SystemExit(3), "rank 0: the script left with exit status 3 amid the fit (after 15 steps)"),
-        (SystemExit(), None),
-    ],
-)
+    [(SystemExit(3), "rank 0: the script left with exit status 3 amid the fit (after 15 steps)"),
+     (SystemExit(), None)],
+)  # fmt: skip
 def test_what_ends_a_loop_early_is_its_reason_and_comes_through(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, said: str | None
 ) -> None:
@@ -284,16 +286,6 @@ def test_steps_that_stop_telling_their_samples_make_no_rate(
     result = cells(tmp_path / "records")[0].load_result()
     assert (UNCOUNTED not in result.ranks[0].missing) is is_counted
     assert result.global_batch_size == (8 if is_counted else None)
-
-
-def test_what_the_kernel_does_not_tell_is_missing_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "RunQueue", lambda: RunQueue(tmp_path / "schedstat"))
-    train(tmp_path / "records")
-    (rank,) = cells(tmp_path / "records")[0].load_result().ranks
-    assert rank.run_queue_ms_per_step is None
-    assert "schedstat" in rank.missing["run_queue_ms_per_step"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -154,13 +154,10 @@ def test_replicas_have_masks_of_their_own_and_stages_of_one_the_same(
 
 @pytest.mark.parametrize(
     ("overrides", "why"),
-    [
-        ((), None),
-        (("accumulate_grad_batches=2",), "gradients are accumulated"),
-        (("strategy.find_unused_parameters=true",), "unused parameters"),
-        (("precision=fp16-mixed",), "loss scaling"),
-    ],
-)
+    [((), None), (("accumulate_grad_batches=2",), "gradients are accumulated"),
+     (("strategy.find_unused_parameters=true",), "unused parameters"),
+     (("precision=fp16-mixed",), "loss scaling")],
+)  # fmt: skip
 def test_what_is_known_to_stand_against_a_capture_is_said_before_training(
     overrides: tuple[str, ...], why: str | None
 ) -> None:

@@ -43,15 +43,13 @@ def read(folder: Path) -> CellRecords:
 
 @pytest.mark.parametrize(
     ("error", "state", "cause", "message"),
-    [
-        (ValueError("mine\nmore"), "failed", "exception", "ValueError: mine ..."),
-        (MemoryError(), "failed", "oom", "MemoryError"),
-        (SystemExit(3), "failed", "exit", "the script left with exit status 3 amid the fit"),
-        (SystemExit(), "failed", "exit", "the script left with exit status 0 amid the fit"),
-        (SIGTERMException(), "interrupted", "signal", "ended by SIGTERM"),
-        (KeyboardInterrupt(), "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)"),
-    ],
-)
+    [(ValueError("mine\nmore"), "failed", "exception", "ValueError: mine ..."),
+     (MemoryError(), "failed", "oom", "MemoryError"),
+     (SystemExit(3), "failed", "exit", "the script left with exit status 3 amid the fit"),
+     (SystemExit(), "failed", "exit", "the script left with exit status 0 amid the fit"),
+     (SIGTERMException(), "interrupted", "signal", "ended by SIGTERM"),
+     (KeyboardInterrupt(), "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)")],
+)  # fmt: skip
 def test_what_it_broke_off_of_stands_in_the_record(
     tmp_path: Path, error: BaseException, state: str, cause: str, message: str
 ) -> None:

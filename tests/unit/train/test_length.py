@@ -23,13 +23,12 @@ PACE_S = 0.01
     ("seen", "chosen"),
     [
         ((60, 58, 5800, PACE_S, 5800), None),  # the end is not near
-        ((60, 59, 5900, PACE_S, 5920), 6030),
+        ((60, 59, 5900, PACE_S, 5920), 6030), ((1, 150, 5, 30.0, 7), 8),
         ((1, 20, 2000, PACE_S, 2040), 2140),  # far enough ahead of who leads
-        ((1, 150, 5, 30.0, 7), 8),
         ((3, FEWEST_STEPS * 60, FEWEST_STEPS, 60.0, 23), 24),  # steps of minutes end after a few
         ((1, 2, FEWEST_STEPS - 1, 0.5, 6), None),  # few steps tell no pace
     ],
-)
+)  # fmt: skip
 def test_the_last_step_is_chosen_when_the_end_is_near(seen: Any, chosen: int | None) -> None:
     assert length.choose_last_step(*seen) == chosen
 
@@ -144,13 +143,9 @@ def test_steps_that_are_not_written_yet_count_by_the_pace() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "pace_s", "least_s"),
-    [
-        ("cpu", 0.01, SHORTEST_S),
-        ("cpu", 0.04, LEAST_STEPS * 0.04),
-        ("cpu", 0.2, LONGEST_S),
-        ("cuda", 0.01, LONGEST_S),
-    ],
-)
+    [("cpu", 0.01, SHORTEST_S), ("cpu", 0.04, LEAST_STEPS * 0.04), ("cpu", 0.2, LONGEST_S),
+     ("cuda", 0.01, LONGEST_S)],
+)  # fmt: skip
 def test_without_a_time_the_device_and_the_pace_of_its_steps_decide(
     kind: Literal["cpu", "cuda"], pace_s: float, least_s: float
 ) -> None:
@@ -162,13 +157,12 @@ def test_without_a_time_the_device_and_the_pace_of_its_steps_decide(
     assert LEAST_STEPS == step_figures.LEAST_STEPS  # with which a later warm-up is found
 
 
-def test_a_stop_among_the_first_steps_does_not_shorten_the_run() -> None:
-    alone = Rank(0, world_size=1, min_time_s=10)
-    alone.train(1)
-    alone.steps.timed = 1, 6.0
-    alone.train(50)
+@pytest.mark.parametrize(("more", "last"), [(2, 5 + 2 + 1), (3, 6 + 2 + 10)])
+def test_a_stop_among_the_first_steps_does_not_shorten_the_run(more: int, last: int) -> None:
+    alone = Rank(0, world_size=1, min_time_s=10.5, pace_s=3.0)
+    alone.train(3)
     alone.length.look()
-    assert alone.last is None
-    alone.train(240)
+    alone.pace_s = 0.13  # and as soon as three steps tell it
+    alone.train(more)
     alone.length.look()
-    assert alone.last is not None and (alone.last - 291) * PACE_S >= 10 - alone.steps.timed[1]
+    assert alone.last == last

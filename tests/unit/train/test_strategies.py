@@ -94,7 +94,7 @@ def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:
 def test_averaging_is_told_a_timed_step() -> None:
     replicas = LocalSgd.__new__(LocalSgd)
     replicas._steps = 20
-    replicas._averagings = [_Averaging(step, 100, 1.0, 1.004) for step in (4, 10, 11, 16, 20)]
+    replicas._averagings = [_Averaging(step, 100, 0.002, 0.006) for step in (4, 10, 11, 16, 20)]
     found = replicas.communication(10)
     assert (found.rounds_per_step, found.payload_bytes_per_step) == (0.3, 30.0)
     assert found.ms_per_step == pytest.approx(1.2)

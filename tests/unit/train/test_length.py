@@ -12,7 +12,7 @@ import torch.distributed as dist
 from scalewise.analysis import step_figures
 from scalewise.records import DeviceInfo
 from scalewise.train import length
-from scalewise.train.length import FEWEST_STEPS, LEAST_STEPS, LONGEST_S, SHORTEST_S, TooLateError
+from scalewise.train.length import LEAST_STEPS, LONGEST_S, SHORTEST_S, TooLateError
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import INTERVAL_S
 
@@ -22,11 +22,9 @@ PACE_S = 0.01
 @pytest.mark.parametrize(
     ("seen", "chosen"),
     [
-        ((60, 58, 5800, PACE_S, 5800), None),  # the end is not near
-        ((60, 59, 5900, PACE_S, 5920), 6030), ((1, 150, 5, 30.0, 7), 8),
-        ((1, 20, 2000, PACE_S, 2040), 2140),  # far enough ahead of who leads
-        ((3, FEWEST_STEPS * 60, FEWEST_STEPS, 60.0, 23), 24),  # steps of minutes end after a few
-        ((1, 2, FEWEST_STEPS - 1, 0.5, 6), None),  # few steps tell no pace
+        ((60, 58, PACE_S, 5800), None),  # the end is not near
+        ((60, 59, PACE_S, 5920), 6030), ((1, 150, 30.0, 7), 8), ((3, 180, 60.0, 23), 24),
+        ((1, 20, PACE_S, 2040), 2140),  # far enough ahead of who leads
     ],
 )  # fmt: skip
 def test_the_last_step_is_chosen_when_the_end_is_near(seen: Any, chosen: int | None) -> None:
@@ -157,7 +155,15 @@ def test_without_a_time_the_device_and_the_pace_of_its_steps_decide(
     assert LEAST_STEPS == step_figures.LEAST_STEPS  # with which a later warm-up is found
 
 
-@pytest.mark.parametrize(("more", "last"), [(2, 5 + 2 + 1), (3, 6 + 2 + 10)])
+@pytest.mark.parametrize(("steps", "last"), [(2, None), (3, 3 + 2 + 1)])
+def test_steps_of_minutes_end_after_three(steps: int, last: int | None) -> None:
+    alone = Rank(0, world_size=1, pace_s=60.0)
+    alone.train(steps)
+    alone.length.look()
+    assert alone.last == last
+
+
+@pytest.mark.parametrize(("more", "last"), [(2, 5 + 2 + 1), (3, 6 + 2 + 10), (4, 7 + 2 + 9)])
 def test_a_stop_among_the_first_steps_does_not_shorten_the_run(more: int, last: int) -> None:
     alone = Rank(0, world_size=1, min_time_s=10.5, pace_s=3.0)
     alone.train(3)

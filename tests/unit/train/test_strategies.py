@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from fakes.small_fit import composed_cell
 from scalewise.config import KINDS, REHEARSALS, ConfigError, conf_dir, whole_samples
@@ -14,9 +15,9 @@ from scalewise.models.mlp import Mlp
 from scalewise.train.build import BUILDERS
 from scalewise.train.execution.module import held_parameters
 from scalewise.train.recording import BatchSizes, DataShare
-from scalewise.train.strategies import data_parallel
+from scalewise.train.strategies import data_parallel, model_parallel
 from scalewise.train.strategies.data_parallel import LocalSgd, _Averaging
-from scalewise.train.strategies.model_parallel import sharding_units
+from scalewise.train.strategies.model_parallel import FsdpStrategy, sharding_units
 from scalewise.train.strategies.pipeline import _hollow
 
 
@@ -81,6 +82,25 @@ def test_fsdp_gathers_blocks_or_layers_one_at_a_time() -> None:
     mlp = Mlp(10, [16, 8], 2)
     assert sharding_units(mlp) == [one for one in mlp.layers if isinstance(one, nn.Linear)]
     assert sharding_units(nn.Linear(2, 2)) == []
+
+
+def test_fsdp_is_told_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, half = list[Any](), torch.bfloat16
+    monkeypatch.setattr(
+        model_parallel, "fully_shard", lambda _, **how: told.append([*how.values()])
+    )
+    monkeypatch.setattr(model_parallel, "init_device_mesh", lambda *mesh: mesh)
+    monkeypatch.setattr(FsdpStrategy, "root_device", torch.device("meta"))
+    module: Any = nn.ModuleDict({"network": nn.Linear(2, 2), "metric": nn.Linear(2, 2)})
+    for sharding, reduces in (("full", "fp32"), ("grad_op", "bf16")):
+        strategy, config = FsdpStrategy.__new__(FsdpStrategy), SimpleNamespace(sharding=sharding)
+        config.reduce_dtype, strategy._half = reduces, reduces == "bf16"
+        strategy._config, strategy._world_size = config, 2
+        strategy.divide(module)
+    assert [one.weight.is_meta for one in module.values()] == [False, True], "the rest is moved"
+    policies = MixedPrecisionPolicy(None, torch.float32), MixedPrecisionPolicy(half, half)
+    mesh = ("meta", (2,))
+    assert told == [[mesh, True, policies[0]], [mesh, False, policies[1]]]
 
 
 def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:

@@ -33,9 +33,7 @@ def test_the_norm_counts_every_parameter_once(found: list[dict[str, Any]]) -> No
             assert one["clipped"][name] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_batch_goes_from_stage_to_stage_and_all_learn_its_loss(
-    found: list[dict[str, Any]],
-) -> None:
+def test_a_batch_passes_all_stages_and_all_learn_its_loss(found: list[dict[str, Any]]) -> None:
     scored = [[[11234.0]], "target"]
     assert [one["validated"] for one in found] == [[2.0], [2.0], [2.0], [scored, 2.0]]
 

@@ -163,8 +163,9 @@ class TestTokens:
         validation = set(everything(data.validation)[0].flatten().tolist())
         assert train & validation <= {0}, "only the byte between files may be in both"
         assert {chr(b) for b in train | validation if b} == {chr(ord("a") + i) for i in range(20)}
-        held_out = (Stdlib(8, max_validation_samples=n, root=str(sources)) for n in (5, 6, 12, 13))
-        assert [len(data.validation) for data in held_out] == [4, 6, 12, 12]
+        asked = ((8, 5), (8, None), (6, 16), (1, 50), (101, 1))  # of 102 bytes
+        held_out = (Stdlib(n, max_validation_samples=m, root=str(sources)) for n, m in asked)
+        assert [len(data.validation) for data in held_out] == [4, 12, 16, 34, 1]
 
     def test_what_cannot_be_read_is_refused(self, sources: Path, tmp_path: Path) -> None:
         # A file that is there and fails when it is read, also for a user who may read everything.

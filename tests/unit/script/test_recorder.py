@@ -126,11 +126,11 @@ def test_a_heartbeat_tells_samples_where_nearly_all_steps_did(uncounted: int, to
 
 @pytest.mark.parametrize(
     ("last", "steps", "is_due", "ended", "is_over"),
-    [(None, 10, False, False, False), (10, 9, False, False, False), (10, 8, True, False, False),
-     (10, 9, True, False, True), (10, 10, False, False, True), (None, 3, False, True, True)],
+    [(None, 10, 0, False, False), (900, 899, 0, False, False), (900, 898, 1, False, False),
+     (900, 899, 1, False, True), (900, 901, 0, False, True), (None, 3, 0, True, True)],
 )  # fmt: skip
 def test_a_script_is_at_its_end_with_its_last_step(
-    last: int | None, steps: int, is_due: bool, ended: bool, is_over: bool
+    last: int | None, steps: int, is_due: int, ended: bool, is_over: bool
 ) -> None:
     recorder = bare(_last=last, _has_ended=ended, steps=SimpleNamespace(steps=steps))
     recorder.moments = SimpleNamespace(is_due=is_due)

@@ -272,6 +272,7 @@ def planned(*typed: str, names: Sequence[str] = (), repeats: int = 1) -> tuple[P
         (planned("", names=["gpt2-stdlib-ddp2", "medium-tabular-single"], repeats=2),
          "gpt2,medium", ["gpt2 stdlib ddp2", "gpt2 stdlib ddp2 r1",
                          "medium tabular single", "medium tabular single r1"]),
+        (planned("", names=[f"{one}-digits-ddp2" for one in "abcdef"]), "a,b,c,+3", [*"abcdef"]),
         # Nothing that was typed tells them apart.
         (planned("", ""), "net", ["net 00000000", "net 01000000"]),
     ],

@@ -123,18 +123,14 @@ def row(step: int, loss: float | None, fed: int | None = 8, **more: float) -> Me
 
 @pytest.mark.parametrize(
     ("first", "second", "means"),
-    [
-        (  # samples decide how much a rank counts
-            [row(10, 2.0, 24, lr=0.1), row(20, 1.0, 24)], [row(10, 1.0, 8, lr=0.1), row(20, 1.0)],
-            [{"train_loss": 1.75, "lr": 0.1}, {"train_loss": 1.0}],
-        ),
-        # Rows of one step are matched in their order.
-        ([row(10, 4.0), row(10, 3.0)], [row(10, 2.0), row(10, 1.0)],
-         [{"train_loss": 3.0}, {"train_loss": 2.0}]),
-        ([row(10, 2.0, only_here=1.0)], [row(10, None)], [{}]),  # not finite on one rank
-        ([row(10, 2.0, None)], [row(10, 1.0, None)], [{}]),  # nobody counted the samples
-        ([row(10, 2.0, None)], [row(10, 2.0, None)], [{"train_loss": 2.0}]),
-    ],
+    # Samples decide how much a rank counts; rows of one step are matched in their order.
+    [([row(10, 2.0, 24, lr=0.1), row(20, 1.0, 24)], [row(10, 1.0, 8, lr=0.1), row(20, 1.0)],
+      [{"train_loss": 1.75, "lr": 0.1}, {"train_loss": 1.0}]),
+     ([row(10, 4.0), row(10, 3.0)], [row(10, 2.0), row(10, 1.0)],
+      [{"train_loss": 3.0}, {"train_loss": 2.0}]),
+     ([row(10, 2.0, only_here=1.0)], [row(10, None)], [{}]),  # not finite on one rank
+     ([row(10, 2.0, None)], [row(10, 1.0, None)], [{}]),  # nobody counted the samples
+     ([row(10, 2.0, None)], [row(10, 2.0, None)], [{"train_loss": 2.0}])],
 )  # fmt: skip
 def test_a_mean_is_of_what_is_known_of_both_ranks_by_their_samples(
     first: list[MetricRow], second: list[MetricRow], means: list[dict[str, float]]

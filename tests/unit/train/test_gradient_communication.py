@@ -203,11 +203,9 @@ def test_nccl_kernels_on_two_streams_are_communication_counted_once() -> None:
 def test_on_a_cpu_collectives_are_ranges_and_only_the_training_thread_computes() -> None:
     events = [
         event("gloo:all_reduce", 0, 10 * MS, CPU, drawn=True, thread=3),
-        event("c10d::allreduce_", 0, 1 * MS, CPU),
-        event("aten::mm", 2 * MS, 3 * MS, CPU),
-        event("aten::add", 12 * MS, 1 * MS, CPU),
-        event("aten::copy_", 0, 9 * MS, CPU, thread=3),
-    ]
+        event("c10d::allreduce_", 0, 1 * MS, CPU), event("aten::mm", 2 * MS, 3 * MS, CPU),
+        event("aten::add", 12 * MS, 1 * MS, CPU), event("aten::copy_", 0, 9 * MS, CPU, thread=3),
+    ]  # fmt: skip
     found = summarise_window(0, 1, "host", host_operations(events))
     assert (found.communication_ms, found.overlapped_ms, found.computation_ms) == (10.0, 3.0, 4.0)
 

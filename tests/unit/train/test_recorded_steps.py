@@ -114,18 +114,16 @@ NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
 
 @pytest.mark.parametrize(
     ("numbers", "options", "losses", "samples"),
-    [
-        (NUMBERS, {"accumulate": 4}, [(1, 2.5), (2, 6.5)], [4, 4]),
-        # The last loss of an epoch is of its whole step, however seldom losses are read.
-        (NUMBERS, {"accumulate": 4, "every_n_steps": 10}, [(2, 6.5)], [4]),
-        # The last step has fewer batches.
-        ([1.0, 1.0, 1.0, 2.0, 4.0], {"accumulate": 3}, [(1, 1.0), (2, 3.0)], [3, 2]),
-        # A batch counts by its samples.
-        ([1.0, 1.0, 1.0, 5.0], {"accumulate": 2, "batch_size": 3}, [(1, 2.0)], [4]),
-        # Batches whose samples cannot be counted make steps all the same.
-        ([10.0] * 8, {"accumulate": 4, "collate": Opaque}, [(1, 10.0), (2, 10.0)], [None, None]),
-    ],
-)
+    [(NUMBERS, {"accumulate": 4}, [(1, 2.5), (2, 6.5)], [4, 4]),
+     # The last loss of an epoch is of its whole step, however seldom losses are read.
+     (NUMBERS, {"accumulate": 4, "every_n_steps": 10}, [(2, 6.5)], [4]),
+     # The last step has fewer batches.
+     ([1.0, 1.0, 1.0, 2.0, 4.0], {"accumulate": 3}, [(1, 1.0), (2, 3.0)], [3, 2]),
+     # A batch counts by its samples.
+     ([1.0, 1.0, 1.0, 5.0], {"accumulate": 2, "batch_size": 3}, [(1, 2.0)], [4]),
+     # Batches whose samples cannot be counted make steps all the same.
+     ([10.0] * 8, {"accumulate": 4, "collate": Opaque}, [(1, 10.0), (2, 10.0)], [None, None])],
+)  # fmt: skip
 def test_a_recorded_loss_is_the_mean_over_the_samples_of_its_step(
     tmp_path: Path, numbers: list[float], options: dict[str, Any], losses: Any, samples: Any
 ) -> None:

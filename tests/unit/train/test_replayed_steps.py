@@ -91,12 +91,10 @@ class HostCapture:
 
 @pytest.mark.parametrize(
     ("places", "waits"),
-    [
-        (["/x/scalewise/train/recording/metrics.py"], None),  # the recording thread reads a loss
-        (["/x/scalewise/train/recording/metrics.py", "/home/me/net.py"], "net.py:7"),
-        ([], None),
-    ],
-)
+    # In metrics.py the recording thread reads a loss.
+    [([], None), (["/x/scalewise/train/recording/metrics.py"], None),
+     (["/x/scalewise/train/recording/metrics.py", "/home/me/net.py"], "net.py:7")],
+)  # fmt: skip
 def test_a_step_waits_not_where_the_recording_does(places: list[str], waits: str | None) -> None:
     said = UserWarning("called a synchronizing CUDA operation")
     told = where_it_waits([WarningMessage(said, UserWarning, place, 7) for place in places])

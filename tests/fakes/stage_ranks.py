@@ -62,7 +62,7 @@ def validated(rank: int, world: int) -> list[Any]:
         _lightning_module=module, _precision_plugin=Precision(), cluster_environment=None,
         _parallel_devices=[torch.device("cpu")],
     )  # fmt: skip
-    strategy.validation_step((torch.ones(1, 1), "target"))
+    strategy.validation_step((torch.ones(1, 1), "target"), 0)
     losses = [torch.tensor(loss) for loss in (1.0, 3.0) if rank == world - 1]
     return [*scored, strategy.share_loss(losses).item()]
 

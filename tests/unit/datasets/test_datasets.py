@@ -181,14 +181,6 @@ class TestTokens:
             with pytest.raises(DatasetError, match=message):
                 _ = data.train
 
-    def test_no_byte_of_a_text_file_is_in_both_parts(self, tmp_path: Path) -> None:
-        path = tmp_path / "text"
-        path.write_bytes(bytes(range(200)))
-        data = TextFile(str(path), sequence_length=4, validation_fraction=0.25)
-        assert data.describe()["vocabulary_size"] == 256
-        train, validation = (torch.cat(everything(p)) for p in (data.train, data.validation))
-        assert train.max() < validation.min()
-
 
 class TestAgNews:
     def test_vocabulary_knows_the_training_part_only(self, tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 import contextlib
 import functools
+import importlib
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -322,6 +325,27 @@ def test_a_step_within_a_compiled_function_is_timed_and_not_traced(tmp_path: Pat
     untimed = read_steps(cells(tmp_path / "records")[0].steps_path(0), 0).rows["flags"] != 0
     first = 60 - rank.steps_completed
     assert [n + first for n in range(10, len(untimed)) if untimed[n]] == [46, 51]
+
+
+def test_of_a_trainer_of_transformers_losses_are_told_and_what_it_hides_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, monitor, said, note = "scalewise.script.hugging_face", Mock(), list[str](), Mock()
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=object))
+    monkeypatch.setitem(sys.modules, module, Mock())  # and away again with the test
+    monkeypatch.delitem(sys.modules, module)
+    ours = importlib.import_module(module)
+    monkeypatch.setattr(ours, "say", said.append)
+    monkeypatch.setattr(ours, "active", lambda: note)
+    callback = ours._Callback(monitor)
+    for logs in ({"loss": 1.0, "epoch": 2.0}, {"train_runtime": 3.0}, None):
+        callback.on_log(None, None, None, logs=logs)
+    for hides, first in ((True, True), (True, False), (False, True)):
+        args, state = Mock(logging_nan_inf_filter=hides), Mock(is_world_process_zero=first)
+        callback.on_train_begin(args, state, None, optimizer="its", model="own")
+        callback.on_step_end(args, state, None)
+    assert monitor.mock_calls == [call.log("loss", 1.0), *[call.begin(["its"], ["own"])] * 3]
+    assert (len(said), note.note.call_count) == (1, 2)
 
 
 def test_what_it_refuses_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -152,12 +152,9 @@ def test_what_is_copied_ahead_comes_in_order_to_the_last_batch(
 
 @pytest.mark.parametrize(
     ("batch", "samples"),
-    [
-        (torch.zeros(5, 2), 5), ((torch.zeros(4, 1), torch.zeros(4)), 4),
-        ({"id": "x", "x": torch.zeros(3)}, 3), ([["a", "b"], torch.zeros(2)], 2),
-        (torch.tensor(1.0), 1), ("text", 0),
-        (None, 0),
-    ],
+    [(torch.zeros(5, 2), 5), ((torch.zeros(4, 1), torch.zeros(4)), 4), (torch.tensor(1.0), 1),
+     ({"id": "x", "x": torch.zeros(3)}, 3), ([["a", "b"], torch.zeros(2)], 2), ("text", 0),
+     (None, 0)],
 )  # fmt: skip
 def test_samples_are_counted_from_the_batch(batch: object, samples: int) -> None:
     assert count_samples(batch) == samples

@@ -189,10 +189,8 @@ def test_fits_on_a_host_know_each_other(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("steps", "max_steps", "epochs", "max_epochs", "early"),
-    [
-        (10, 10, 1, -1, False), (9, 10, 1, -1, True),
-        (9, -1, 2, 2, False), (9, -1, 1, 2, True), (9, -1, 9, None, True),
-    ],
+    [(10, 10, 1, -1, False), (9, 10, 1, -1, True), (9, -1, 2, 2, False), (9, -1, 1, 2, True),
+     (9, -1, 9, None, True)],
 )  # fmt: skip
 def test_who_asks_for_an_end_that_was_due_stopped_nothing(
     steps: int, max_steps: int, epochs: int, max_epochs: int | None, early: bool

@@ -132,8 +132,7 @@ def test_steps_that_are_not_written_yet_count_by_the_pace() -> None:
     assert alone.last is None
     alone.launch(30)
     alone.length.look()
-    assert alone.last is not None
-    assert 3 <= alone.last * PACE_S < 3.2
+    assert alone.last == 180 + 2 + 132
     alone.loop.global_step = 362  # of two optimizers, which Lightning counts apart
     alone.train(1)
     assert alone.loop.max_steps - alone.loop.global_step == alone.last - 181
@@ -163,9 +162,9 @@ def test_steps_of_minutes_end_after_three(steps: int, last: int | None) -> None:
     assert alone.last == last
 
 
-@pytest.mark.parametrize(("more", "last"), [(2, 5 + 2 + 1), (3, 6 + 2 + 10), (4, 7 + 2 + 9)])
+@pytest.mark.parametrize(("more", "last"), [(2, 5 + 2 + 4), (3, 6 + 2 + 10), (4, 7 + 2 + 9)])
 def test_a_stop_among_the_first_steps_does_not_shorten_the_run(more: int, last: int) -> None:
-    alone = Rank(0, world_size=1, min_time_s=10.5, pace_s=3.0)
+    alone = Rank(0, world_size=1, min_time_s=3.0, pace_s=0.5)
     alone.train(3)
     alone.length.look()
     alone.pace_s = 0.13  # and as soon as three steps tell it

@@ -34,11 +34,9 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
 
 @pytest.mark.parametrize(
     ("environment", "found"),
-    [
-        ({}, None), ({"RANK": "1", "WORLD_SIZE": "2"}, None), (TORCHRUN, ("torchrun", 1, 2)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
-        (SRUN, ("srun", 3, 4)), (TORCHRUN | SRUN, ("srun", 3, 4)),
-    ],
+    [({}, None), ({"RANK": "1", "WORLD_SIZE": "2"}, None), (TORCHRUN, ("torchrun", 1, 2)),
+     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None), (SRUN, ("srun", 3, 4)),
+     (TORCHRUN | SRUN, ("srun", 3, 4))],
 )  # fmt: skip
 def test_a_foreign_launch_is_recognised(
     environment: dict[str, str], found: tuple[str, int, int] | None

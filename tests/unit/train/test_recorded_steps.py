@@ -200,10 +200,8 @@ def test_validation_amid_a_step_lets_it_be(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("world_size", "strategy", "alike"),
-    [
-        (2, DDPStrategy(), True), (1, DDPStrategy(), False),
-        (2, type("Local", (DDPStrategy,), {"ends_alike": False})(), False), (2, object(), False),
-    ],
+    [(2, DDPStrategy(), True), (1, DDPStrategy(), False), (2, object(), False),
+     (2, type("Local", (DDPStrategy,), {"ends_alike": False})(), False)],
 )  # fmt: skip
 def test_all_ranks_of_ddp_have_to_end_alike(world_size: int, strategy: Any, alike: bool) -> None:
     trainer: Any = SimpleNamespace(world_size=world_size, strategy=strategy)

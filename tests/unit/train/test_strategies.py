@@ -38,18 +38,10 @@ def fits(option: str) -> tuple[str, ...]:
     return ("model=gpt2_tiny", "dataset=synthetic_tokens") if option in divided else ()
 
 
-def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:
-    config = composed_cell("strategy=heterogeneous", "strategy.shares=[0.6,0.4]")
-    with pytest.raises(ConfigError, match=r"strategy\.shares: found 2 with devices=4"):
-        config.per_device_batch_size(4)
-
-
 @pytest.mark.parametrize(
     ("batch", "weights", "sizes"),
-    [
-        (16, (0.7, 0.3), (11, 5)), (10, (1.0, 1.0, 1.0), (4, 3, 3)), (100, (3.0, 1.0), (75, 25)),
-        (8, (0.99, 0.005, 0.005), (6, 1, 1)), (3, (5.0, 1.0, 1.0), (1, 1, 1)),
-    ],
+    [(16, (0.7, 0.3), (11, 5)), (10, (1.0, 1.0, 1.0), (4, 3, 3)), (100, (3.0, 1.0), (75, 25)),
+     (8, (0.99, 0.005, 0.005), (6, 1, 1)), (3, (5.0, 1.0, 1.0), (1, 1, 1))],
 )  # fmt: skip
 def test_a_batch_is_shared_in_whole_samples(
     batch: int, weights: tuple[float, ...], sizes: tuple[int, ...]
@@ -60,11 +52,14 @@ def test_a_batch_is_shared_in_whole_samples(
         assert share.global_samples(30 * own, len(sizes)) == 30 * batch
 
 
-def test_accumulated_batches_count_towards_the_global_batch() -> None:
+def test_accumulated_batches_count_towards_the_global_batch_and_shares_fit_the_host() -> None:
     strong = composed_cell("strategy=ddp", "strategy.devices=2", "accumulate_grad_batches=4")
     assert (strong.per_device_batch_size(2), strong.global_batch_size(2)) == (64, 4 * 128)
     weak = composed_cell("strategy=ddp", "strategy.devices=2", "scaling=weak")
     assert (weak.per_device_batch_size(2), weak.global_batch_size(2)) == (128, 256)
+    shared = composed_cell("strategy=heterogeneous", "strategy.shares=[0.6,0.4]")
+    with pytest.raises(ConfigError, match=r"strategy\.shares: found 2 with devices=4"):
+        shared.per_device_batch_size(4)
 
 
 # What strategies that divide the model refuse, and how they cut it.

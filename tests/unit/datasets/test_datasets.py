@@ -12,7 +12,7 @@ from fakes.golden import stays
 from scalewise.config import DatasetError
 from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.datasets.labelled import split_indices
-from scalewise.datasets.synthetic import SyntheticText, SyntheticTokens
+from scalewise.datasets.synthetic import SensorStreams, SyntheticText, SyntheticTokens
 from scalewise.datasets.tabular import Tabular, TabularWindows
 from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import Stdlib, TextFile
@@ -35,10 +35,8 @@ def sources(tmp_path: Path) -> Path:
 @pytest.fixture
 def news(tmp_path: Path) -> Path:
     path = tmp_path / "news.csv"
-    lines = [
-        f'"{i % 4 + 1}","Title {i}","Words about subject{i % 4}, number {i}"' for i in range(40)
-    ]
-    path.write_text("\n".join(lines) + "\n")
+    line = '"{}","Title {}","Words about subject{}, number {}"\n'
+    path.write_text("".join(line.format(i % 4 + 1, i, i % 4, i) for i in range(40)))
     return path
 
 
@@ -135,6 +133,11 @@ class TestSynthetic:
         x, target = SyntheticTokens(50, 16, train_samples=8).train.__getitems__(range(8))
         assert ((target - x).remainder(50) <= 3).all()
         assert x.max() < 50
+
+    def test_times_of_a_sensor_are_moved_by_up_to_a_third_of_a_step(self) -> None:
+        *_, times = SensorStreams([1], [1], targets=1000, samples=1).train.__getitems__([0])
+        moved = times[0] * 1000 - torch.arange(1000)
+        assert (moved.min(), moved.max()) == pytest.approx((-1 / 3, 1 / 3), abs=2e-3)
 
     def test_words_tell_the_class(self) -> None:
         data = SyntheticText(101, 64, classes=4, train_samples=200, validation_samples=200)

@@ -80,7 +80,7 @@ def test_fsdp_gathers_blocks_or_layers_one_at_a_time() -> None:
 
 
 def test_fsdp_is_told_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, half = list[Any](), torch.bfloat16
+    told, mesh, half = list[Any](), ("meta", (2,)), torch.bfloat16
     monkeypatch.setattr(
         model_parallel, "fully_shard", lambda _, **how: told.append([*how.values()])
     )
@@ -94,7 +94,6 @@ def test_fsdp_is_told_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
         strategy.divide(module)
     assert [one.weight.is_meta for one in module.values()] == [False, True], "the rest is moved"
     policies = MixedPrecisionPolicy(None, torch.float32), MixedPrecisionPolicy(half, half)
-    mesh = ("meta", (2,))
     assert told == [[mesh, True, policies[0]], [mesh, False, policies[1]]]
 
 

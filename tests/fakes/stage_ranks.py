@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from pytorch_lightning.plugins import Precision
 from torch import distributed, nn
 
 from scalewise.datasets.synthetic import PointClouds, SensorStreams
 from scalewise.operations.sensors import Fusion, Mode, Voxelize
-from scalewise.train.strategies.pipeline import Ties
+from scalewise.train.execution import ExperimentModule
+from scalewise.train.strategies.pipeline import PipelineStrategy, Ties
 
 MAX_NORM = 3.0
 
@@ -41,6 +43,7 @@ def main(folder: Path, rank: int) -> None:
     ties.clip(stage, MAX_NORM)
     found = {
         "summed": summed, "joined": joined(rank, distributed.get_world_size()),
+        "validated": validated(rank, distributed.get_world_size()),
         "clipped": {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()},
         "max_norm": MAX_NORM,
     }  # fmt: skip
@@ -49,13 +52,24 @@ def main(folder: Path, rank: int) -> None:
     distributed.destroy_process_group()
 
 
+def validated(rank: int, world: int) -> list[Any]:
+    """The scores of a batch to which each stage adds a digit, and the mean of losses 1 and 3."""
+    strategy, scored = PipelineStrategy.__new__(PipelineStrategy), list[Any]()
+    module = ExperimentModule.__new__(ExperimentModule)
+    module.score = lambda output, target: scored.append([output.tolist(), target])  # type: ignore[method-assign]
+    strategy.__dict__.update(
+        place=rank, _stages=world, stage=lambda hidden, x: 10 * hidden + x + rank,
+        _lightning_module=module, _precision_plugin=Precision(), cluster_environment=None,
+        _parallel_devices=[torch.device("cpu")],
+    )  # fmt: skip
+    strategy.validation_step((torch.ones(1, 1), "target"), 0)
+    losses = [torch.tensor(loss) for loss in (1.0, 3.0) if rank == world - 1]
+    return [*scored, strategy.share_loss(losses).item()]
+
+
 def joined(rank: int, world: int) -> list[str]:
     """The operations whose results over all ranks are right."""
-    grid: dict[str, Any] = {
-        "grid_minimum": (-1, -1, -1),
-        "voxel_size": 0.5,
-        "grid_shape": (4, 4, 4),
-    }
+    grid: Any = {"grid_minimum": (-1, -1, -1), "voxel_size": 0.5, "grid_shape": (4, 4, 4)}
     clouds = PointClouds(points=60, features=3, spread=1.0, samples=world)
     points, features = clouds.train.__getitems__(range(world))
     for mode in get_args(Mode):

@@ -33,11 +33,9 @@ def trained(train: Train, strategy: str) -> CellRecords:
 
 @pytest.mark.parametrize(
     ("strategy", "ranks"),
-    [
-        pytest.param("single", 1, marks=needs(1, on_cpu=True)),
-        pytest.param("ddp", 2, marks=needs(2, on_cpu=True)),
-    ],
-)
+    [pytest.param("single", 1, marks=needs(1, on_cpu=True)),
+     pytest.param("ddp", 2, marks=needs(2, on_cpu=True))],
+)  # fmt: skip
 def test_ranks_keep_to_gpus_and_no_stall_hits_all(train: Train, strategy: str, ranks: int) -> None:
     cell = trained(train, strategy)
     assert cell.result is not None and len(cell.steps) == ranks

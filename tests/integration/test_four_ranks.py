@@ -33,5 +33,10 @@ def test_the_norm_counts_every_parameter_once(found: list[dict[str, Any]]) -> No
             assert one["clipped"][name] == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_batch_passes_all_stages_and_all_learn_its_loss(found: list[dict[str, Any]]) -> None:
+    scored = [[[11234.0]], "target"]
+    assert [one["validated"] for one in found] == [[2.0], [2.0], [2.0], [scored, 2.0]]
+
+
 def test_the_joined_result_is_that_of_one_who_had_everything(found: list[dict[str, Any]]) -> None:
     assert [one["joined"] for one in found] == [["count", "occupancy", "mean", "max", "fusion"]] * 4

@@ -91,15 +91,12 @@ def start(train: Train, script: str) -> tuple[Analysis, str]:
 
 @pytest.mark.parametrize(
     ("script", "model", "samples", "steps"),
-    [
-        (BARE, "Sequential", 16, (60, 60)),
-        pytest.param(ACCELERATE, "Sequential", 16, (120, 60), marks=needs("accelerate")),
-        pytest.param(
-            HUGGING_FACE, "GPT2LMHeadModel", 16, (30, 30), marks=needs("transformers", "accelerate")
-        ),
-    ],
+    [(BARE, "Sequential", 16, (60, 60)),
+     pytest.param(ACCELERATE, "Sequential", 16, (120, 60), marks=needs("accelerate")),
+     pytest.param(HUGGING_FACE, "GPT2LMHeadModel", 16, (30, 30),
+                  marks=needs("transformers", "accelerate"))],
     ids=["bare", "hugging_face_accelerate", "hugging_face_trainer"],
-)
+)  # fmt: skip
 def test_one_device_is_compared_with_two(
     train: Train, script: str, model: str, samples: int, steps: tuple[int, int]
 ) -> None:

@@ -22,10 +22,7 @@ SGD = ("optimizer=sgd", "optimizer.lr=0.05")
 UNEVEN = ("strategy=heterogeneous", "strategy.devices=2")
 
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "single": ("validation=end",),
-    "single_sgd": SGD,
-    "single_accumulated": IN_TWO,
-    "ddp": DDP,
+    "single": ("validation=end",), "single_sgd": SGD, "single_accumulated": IN_TWO, "ddp": DDP,
     "ddp_static_graph": (*DDP, "strategy.static_graph=true"),
     "ddp_own_gradients": (*DDP, "strategy.gradient_as_bucket_view=false"),
     "ddp_find_unused": (*DDP, "strategy.find_unused_parameters=true"),
@@ -38,14 +35,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "local_sgd": (*LOCAL, "strategy.period=4", "validation=end"),
     "local_sgd_unscored": (*LOCAL, "strategy.period=4", "dataset.samples=400"),
     "local_sgd_scored": (*LOCAL, "strategy.period=4", "dataset.samples=400", "validation=epoch"),
-    "fp16": (*DDP, "strategy.compression=fp16"),
-    "bf16": (*DDP, "strategy.compression=bf16"),
+    "fp16": (*DDP, "strategy.compression=fp16"), "bf16": (*DDP, "strategy.compression=bf16"),
     "powersgd": (*DDP, "strategy.compression=powersgd", "strategy.powersgd_rank=4"),
-    "two_hosts_ddp": DDP,
-    "two_hosts_heterogeneous": (*UNEVEN, "strategy.shares=[0.7,0.3]"),
+    "two_hosts_ddp": DDP, "two_hosts_heterogeneous": (*UNEVEN, "strategy.shares=[0.7,0.3]"),
     "two_hosts_local_sgd": (*LOCAL, "strategy.period=1", *SGD),
     "task_parallel": ("strategy=task_parallel", "strategy.devices=2"),
-}
+}  # fmt: skip
 BASELINE = {
     "local_sgd_every_step": "single_sgd",
     "two_hosts_local_sgd": "single_sgd",

@@ -41,12 +41,8 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with subprocess.Popen(
-        [*_VIEW, "--project", "scalewise", "--port", str(port)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    view = [*_VIEW, "--project", "scalewise", "--port", str(port)]
+    with subprocess.Popen(view, env=environment, stdout=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         match = re.fullmatch(r"Trackio dashboard: (http://127\.0\.0\.1:\S+)\n", line)
         assert match, line

@@ -61,15 +61,15 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
         cell.log_every_n_steps,
         None if one is None else one.record,
     )
-    recorder = ScriptRecorder(place, task)
-    if place.rank == place.world_size // place.hosts - 1:
+    trained_on = first_parameter(optimizer).device
+    slot = trained_on.index if trained_on.type == "cuda" else None
+    recorder = ScriptRecorder(place, task, devices[place.local_rank if slot is None else slot])
+    if recorder.rank.describes_host:
         files = data_identity({"script": cell.script.file or ""}, Path(place.cwd))
         folder.save_provenance(collect_started(os.environ, place.cores, files, cwd=Path(place.cwd)))
         note_imported(folder)
         recorder.note_late = functools.partial(note_imported, folder)
-    trained_on = first_parameter(optimizer).device
-    slot = trained_on.index if trained_on.type == "cuda" else None
-    recorder.begin(optimizer, devices[place.local_rank if slot is None else slot])
+    recorder.begin(optimizer)
     watch(recorder)
     _await_the_end(recorder)
 

@@ -190,8 +190,8 @@ class _Fit:
             str(self._folder.path), self._rank, here.index(self._rank), self._world_size,
             len({one[4] for one in ranks}), str(Path.cwd()), len(device.cores), False,
         )  # fmt: skip
-        self._recorder = _Guest(place, Task("scalewise.monitor", warmup_steps))
-        self._recorder.begin(optimizers[0], device)
+        self._recorder = _Guest(place, Task("scalewise.monitor", warmup_steps), device)
+        self._recorder.begin(optimizers[0])
         self._config = self._describe(optimizers, models, warmup_steps)
         self._records = FitRecords(self._folder, self._rank)
         if self._rank == 0:

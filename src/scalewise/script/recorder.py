@@ -86,7 +86,7 @@ class ScriptRecorder:
     starts_after = 1
     """Steps of its optimizer: the first one tells that a script trains."""
 
-    def __init__(self, place: Place, task: Task) -> None:
+    def __init__(self, place: Place, task: Task, device: DeviceInfo) -> None:
         self.folder = CellFolder(Path(place.folder))
         self.steps = StepTimer(self.folder, task.warmup_steps)
         self._metrics = MetricsRecorder(
@@ -104,6 +104,7 @@ class ScriptRecorder:
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._task = place, task
+        self.rank = RankContext(place.rank, place.local_rank, place.world_size, device, place.hosts)
         self._last: int | None = task.max_steps  # None while the last step is not known
         self._ending = threading.RLock()
         self._has_ended = False
@@ -122,15 +123,12 @@ class ScriptRecorder:
 
     # The beginning
 
-    def begin(self, optimizer: Optimizer, device: DeviceInfo) -> None:
-        """Record from here on what ``optimizer`` and others train on ``device``."""
+    def begin(self, optimizer: Optimizer) -> None:
+        """Record from here on what ``optimizer`` and others train."""
         place, first = self._place, first_parameter(optimizer)
-        self._rank = RankContext(
-            place.rank, place.local_rank, place.world_size, device, place.hosts
-        )
         self._find_models(optimizer)
         self._device = first.device
-        self._note_what_is_missing(optimizer, first.device, device)
+        self._note_what_is_missing(optimizer, first.device)
         self.steps.open(place.rank, first.device)
         self.moments = ScriptSteps(self.steps, self._on_step, self._on_optimizer)
         self.moments.tells_all = self._last is not None
@@ -142,7 +140,7 @@ class ScriptRecorder:
             path = str(self.folder.heartbeat_path(place.rank).parent / "store")
             store = file_store(path, place.world_size) if place.world_size > 1 else None
             least_s = self._task.min_time_s
-            self._length = RunLength(least_s, self._rank, self, 2, self._give_up_now, store)
+            self._length = RunLength(least_s, self.rank, self, 2, self._give_up_now, store)
             self._length.take_part()
         self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
         self._heartbeat.begin(self._last)
@@ -173,9 +171,7 @@ class ScriptRecorder:
             self._watches = True
             self.steps.gradients.watch(replicas[0], None)
 
-    def _note_what_is_missing(
-        self, optimizer: Optimizer, trained_on: torch.device, leased: DeviceInfo
-    ) -> None:
+    def _note_what_is_missing(self, optimizer: Optimizer, trained_on: torch.device) -> None:
         missing = self._missing
         if before := steps_before(optimizer, self.starts_after):
             missing[FRESH_START] = (
@@ -187,7 +183,7 @@ class ScriptRecorder:
                 "the script asked for torchrun's variables, so one device was started as one rank "
                 "of torchrun: where that wraps its model in DDP, the baseline is a DDP of one"
             )
-        if leased.kind != trained_on.type:
+        if self.rank.device.kind != trained_on.type:
             missing["device"] = f"its parameters are on {trained_on}, and a GPU was leased for it"
         if self._ranks > 1 and not self._watches:
             self.steps.missing["exposed_comm_ms"] = (
@@ -248,7 +244,7 @@ class ScriptRecorder:
             self.models.start_over()
             self._before = self._fingerprint()
             self.moments.go_alone()  # and the next step begins
-        if self.moments.is_due and self._last is not None and self.steps.steps + 1 >= self._last:
+        if self.moments.is_due and self.is_at_end:
             if self.moments.alone:  # no forward comes at which it could end
                 self.finish()
                 self._leave()
@@ -468,9 +464,9 @@ class ScriptRecorder:
                 "(a model called outside of compiled functions, or a DataLoader of tensors, does)"
             )
         return summarise(
-            self._rank.rank,
-            self._rank.local_rank,
-            self._rank.device,
+            self.rank.rank,
+            self.rank.local_rank,
+            self.rank.device,
             steps,
             self._metrics,
             self._trained().values(),

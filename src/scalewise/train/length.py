@@ -45,14 +45,12 @@ class TooLateError(RuntimeError):
     """This rank goes on although the others end, and would wait for them in vain."""
 
 
-def choose_last_step(
-    min_time_s: float, timed_s: float, timed_steps: int, pace_s: float, furthest: int
-) -> int | None:
+def choose_last_step(min_time_s: float, timed_s: float, pace_s: float, furthest: int) -> int | None:
     """The step after which ``min_time_s`` are timed, at least ``LEAD_S`` from now; None too early.
     ``furthest`` are the steps that a rank may have begun by now.
     """
     ahead_s = min_time_s - timed_s
-    if timed_steps < FEWEST_STEPS or ahead_s > LEAD_S + INTERVAL_S:
+    if ahead_s > LEAD_S + INTERVAL_S:
         return None  # the later, the surer the pace
     return furthest + math.ceil(max(_SPARE * ahead_s, LEAD_S) / pace_s)
 
@@ -142,7 +140,7 @@ class RunLength:
             return
         timed_s += pace_s * (steps.steps - steps.rows)  # of those not written yet
         least_s = min(max(self._min_time_s, LEAST_STEPS * pace_s), self._longest_s)
-        last = choose_last_step(least_s, timed_s, timed_steps, pace_s, furthest + self._apart_steps)
+        last = choose_last_step(least_s, timed_s, pace_s, furthest + self._apart_steps)
         if last is not None:
             if self._rank.world_size > 1:
                 self._met.set(self._key, str(last))

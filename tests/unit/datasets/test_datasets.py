@@ -12,7 +12,7 @@ from fakes.golden import stays
 from scalewise.config import DatasetError
 from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.datasets.labelled import split_indices
-from scalewise.datasets.synthetic import SyntheticText, SyntheticTokens
+from scalewise.datasets.synthetic import SensorStreams, SyntheticText, SyntheticTokens
 from scalewise.datasets.tabular import Tabular, TabularWindows
 from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import Stdlib, TextFile
@@ -35,10 +35,8 @@ def sources(tmp_path: Path) -> Path:
 @pytest.fixture
 def news(tmp_path: Path) -> Path:
     path = tmp_path / "news.csv"
-    lines = [
-        f'"{i % 4 + 1}","Title {i}","Words about subject{i % 4}, number {i}"' for i in range(40)
-    ]
-    path.write_text("\n".join(lines) + "\n")
+    line = '"{}","Title {}","Words about subject{}, number {}"\n'
+    path.write_text("".join(line.format(i % 4 + 1, i, i % 4, i) for i in range(40)))
     return path
 
 
@@ -136,6 +134,11 @@ class TestSynthetic:
         assert ((target - x).remainder(50) <= 3).all()
         assert x.max() < 50
 
+    def test_times_of_a_sensor_are_moved_by_up_to_a_third_of_a_step(self) -> None:
+        *_, times = SensorStreams([1], [1], targets=1000, samples=1).train.__getitems__([0])
+        moved = times[0] * 1000 - torch.arange(1000)
+        assert (moved.min(), moved.max()) == pytest.approx((-1 / 3, 1 / 3), abs=2e-3)
+
     def test_words_tell_the_class(self) -> None:
         data = SyntheticText(101, 64, classes=4, train_samples=200, validation_samples=200)
         x, target = everything(data.train)
@@ -163,7 +166,9 @@ class TestTokens:
         validation = set(everything(data.validation)[0].flatten().tolist())
         assert train & validation <= {0}, "only the byte between files may be in both"
         assert {chr(b) for b in train | validation if b} == {chr(ord("a") + i) for i in range(20)}
-        assert 5 >= len(Stdlib(8, root=str(sources), max_validation_samples=5).validation) > 2
+        asked = ((8, 5), (8, None), (6, 16), (1, 50), (101, 1))  # of 102 bytes
+        held_out = (Stdlib(n, max_validation_samples=m, root=str(sources)) for n, m in asked)
+        assert [len(data.validation) for data in held_out] == [4, 12, 16, 34, 1]
 
     def test_what_cannot_be_read_is_refused(self, sources: Path, tmp_path: Path) -> None:
         # A file that is there and fails when it is read, also for a user who may read everything.
@@ -178,14 +183,6 @@ class TestTokens:
         ):
             with pytest.raises(DatasetError, match=message):
                 _ = data.train
-
-    def test_no_byte_of_a_text_file_is_in_both_parts(self, tmp_path: Path) -> None:
-        path = tmp_path / "text"
-        path.write_bytes(bytes(range(200)))
-        data = TextFile(str(path), sequence_length=4, validation_fraction=0.25)
-        assert data.describe()["vocabulary_size"] == 256
-        train, validation = (torch.cat(everything(p)) for p in (data.train, data.validation))
-        assert train.max() < validation.min()
 
 
 class TestAgNews:

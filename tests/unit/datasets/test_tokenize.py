@@ -92,6 +92,8 @@ def test_enough_is_enough_and_what_was_ended_is_not_kept(tmp_path: Path, folder:
     next(begun)
     begun.close()
     assert not list(folder.iterdir())
+    told = tokenize(texts, BYTES, tmp_path / "told", None, 10, tell_every=6570)  # as the first do
+    assert [one.train_tokens for one in told] == [6570, 13250, 19959, 25981]
     few = run(texts, folder, tokens=500)
     assert 500 <= few.train_tokens < len(expected("train")) / 3
     assert stored(folder, "train") == expected("train")[: few.train_tokens]
@@ -123,25 +125,24 @@ def test_the_largest_token_comes_back_as_it_was(size: int, tmp_path: Path, folde
 
 def test_documents_without_text_are_counted(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "gaps.jsonl"
-    path.write_text('{"text": "a"}\n{"text": null}\n{"text": ""}\n{"other": 1}\n{"text": "b"}\n')
+    rows = '{"text": "a"}\n{"text": null}\n{"text": ""}\n{"other": 1}\n{"text": "b"}\n'
+    path.write_text(rows * 200)
     index = run(open_texts([path]), folder)
-    assert (index.documents, index.empty_documents) == (2, 3)
-    assert stored(folder, "train") == [97, 256, 98, 256]
+    assert (index.documents, index.empty_documents, index.train_tokens) == (400, 600, 720)
+    assert stored(folder, "train")[:4] == [97, 256, 98, 256]
 
 
 class TestWrongInput:
     @pytest.mark.parametrize(
         ("name", "content", "found"),
-        [
-            ("a.txt", b"good\n\xff\n", "'utf-8' codec can't decode byte 0xff"),
-            ("a.jsonl", b'{"text": "torn', "JSON parse error"),
-            ("a.jsonl", b'{"text": "caf\xe9"}', "'utf-8' codec can't decode byte 0xe9"),
-            ("a.jsonl", b'{"text": 5}', "found int in column 'text'"),
-            ("a.jsonl", b'{"body": "a"}', "found no column 'text'; .* found body"),
-            ("a.jsonl", b"", "give whole files that hold text"),
-            ("a.jsonl", b'{"text": null}', "found no text; allowed: at least one document"),
-        ],
-    )
+        [("a.txt", b"good\n\xff\n", "'utf-8' codec can't decode byte 0xff"),
+         ("a.jsonl", b'{"text": "torn', "JSON parse error"),
+         ("a.jsonl", b'{"text": "caf\xe9"}', "'utf-8' codec can't decode byte 0xe9"),
+         ("a.jsonl", b'{"text": 5}', "found int in column 'text'"),
+         ("a.jsonl", b'{"body": "a"}', "found no column 'text'; .* found body"),
+         ("a.jsonl", b"", "give whole files that hold text"),
+         ("a.jsonl", b'{"text": null}', "found no text; allowed: at least one document")],
+    )  # fmt: skip
     def test_what_is_no_text(
         self, name: str, content: bytes, found: str, folder: Path, tmp_path: Path
     ) -> None:
@@ -184,16 +185,13 @@ class TestWrongInput:
 
     @pytest.mark.parametrize(
         ("changes", "message"),
-        [
-            ({"documents": "60"}, "documents: found '60'; allowed: an integer"),
-            ({"end_of_text": 257}, "end_of_text: found 257; allowed: 0 to 256"),
-            ({"train_tokens": 10**6}, r"train\.bin: found \d+ bytes; allowed: 2000000"),
-            ({"train_tokens": 0}, "found no token to train on"),
-            ({"train_tokens": 4}, "found 4; allowed: below 4"),
-            ({"schema_version": 9}, "schema version 9"),
-            ({"colour": "red"}, "colour: unknown key"),
-        ],
-    )
+        [({"documents": "60"}, "documents: found '60'; allowed: an integer"),
+         ({"end_of_text": 257}, "end_of_text: found 257; allowed: 0 to 256"),
+         ({"train_tokens": 10**6}, r"train\.bin: found \d+ bytes; allowed: 2000000"),
+         ({"train_tokens": 0}, "found no token to train on"),
+         ({"train_tokens": 4}, "found 4; allowed: below 4"),
+         ({"schema_version": 9}, "schema version 9"), ({"colour": "red"}, "colour: unknown key")],
+    )  # fmt: skip
     def test_a_damaged_index(
         self, tmp_path: Path, folder: Path, changes: dict[str, Any], message: str
     ) -> None:
@@ -251,12 +249,10 @@ def test_the_hub_gives_what_a_csv_of_the_same_texts_gives(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("columns", "message"),
-    [
-        ({"body": texts(4), "label": [0] * 4}, "found no column 'text'; .* found body, label"),
-        ({"text": texts(4), "label": [0, 1, 2, 7]}, "row 4: found class 7; allowed: a text and a"),
-        (None, "^dataset.path: found null, and .* cannot be read"),
-    ],
-)
+    [({"body": texts(4), "label": [0] * 4}, "found no column 'text'; .* found body, label"),
+     ({"text": texts(4), "label": [0, 1, 2, 7]}, "row 4: found class 7; allowed: a text and a"),
+     (None, "^dataset.path: found null, and .* cannot be read")],
+)  # fmt: skip
 def test_what_is_no_labelled_text(
     tmp_path: Path, columns: dict[str, list[object]] | None, message: str
 ) -> None:

@@ -2,13 +2,16 @@
 
 import contextlib
 import functools
+import importlib
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -71,7 +74,10 @@ def cells(folder: Path) -> list[CellFolder]:
     return [cell for _, cell in SweepFolder(folder).cells()]
 
 
-def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Path) -> None:
+def test_every_step_is_recorded_with_its_samples_phases_and_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "RunQueue", lambda: RunQueue(tmp_path / "schedstat"))
     data = TensorDataset(torch.ones(480, 4))
     inner = DataLoader(data, 8, sampler=DistributedSampler(data, 2, 1))  # not told of ranks here
     train(tmp_path / "records", given=(batch for (batch,) in inner))
@@ -81,8 +87,9 @@ def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Pa
     assert rank.loader_batch_size == 8, "also within a generator"
     assert (rank.parameters_total, rank.own_optimizer) == (10, "SGD")
     assert rank.parameters_changed and 50 < rank.peak_rss_mib < 50_000
-    assert "audit of data" not in rank.missing, "there is no other rank"
-    assert {"device", "plain start", "exposed_comm_ms"}.isdisjoint(rank.missing)
+    assert {"audit of data", "device", "plain start", "exposed_comm_ms"}.isdisjoint(rank.missing)
+    assert rank.run_queue_ms_per_step is None, "the kernel does not tell"
+    assert "schedstat" in rank.missing["run_queue_ms_per_step"]
     assert cell.load_config()["strategy"] == {"name": "single"}
     assert len(cell.device_series_paths()) == 1, "the first rank of a host samples its devices"
     series = read_steps(cell.steps_path(0), 0).timed()
@@ -227,11 +234,9 @@ def test_one_within_another_or_under_scalewise_run_leaves_the_records_to_that(
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    [
-        (SystemExit(3), "rank 0: the script left with exit status 3 amid the fit (after 15 steps)"),
-        (SystemExit(), None),
-    ],
-)
+    [(SystemExit(3), "rank 0: the script left with exit status 3 amid the fit (after 15 steps)"),
+     (SystemExit(), None)],
+)  # fmt: skip
 def test_what_ends_a_loop_early_is_its_reason_and_comes_through(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, said: str | None
 ) -> None:
@@ -286,16 +291,6 @@ def test_steps_that_stop_telling_their_samples_make_no_rate(
     assert result.global_batch_size == (8 if is_counted else None)
 
 
-def test_what_the_kernel_does_not_tell_is_missing_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "RunQueue", lambda: RunQueue(tmp_path / "schedstat"))
-    train(tmp_path / "records")
-    (rank,) = cells(tmp_path / "records")[0].load_result().ranks
-    assert rank.run_queue_ms_per_step is None
-    assert "schedstat" in rank.missing["run_queue_ms_per_step"]
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_a_step_within_a_compiled_function_is_timed_and_not_traced(tmp_path: Path) -> None:
     ended = []
@@ -330,6 +325,27 @@ def test_a_step_within_a_compiled_function_is_timed_and_not_traced(tmp_path: Pat
     untimed = read_steps(cells(tmp_path / "records")[0].steps_path(0), 0).rows["flags"] != 0
     first = 60 - rank.steps_completed
     assert [n + first for n in range(10, len(untimed)) if untimed[n]] == [46, 51]
+
+
+def test_of_a_trainer_of_transformers_losses_are_told_and_what_it_hides_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, monitor, said, note = "scalewise.script.hugging_face", Mock(), list[str](), Mock()
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=object))
+    monkeypatch.setitem(sys.modules, module, Mock())  # and away again with the test
+    monkeypatch.delitem(sys.modules, module)
+    ours = importlib.import_module(module)
+    monkeypatch.setattr(ours, "say", said.append)
+    monkeypatch.setattr(ours, "active", lambda: note)
+    callback = ours._Callback(monitor)
+    for logs in ({"loss": 1.0, "epoch": 2.0}, {"train_runtime": 3.0}, None):
+        callback.on_log(None, None, None, logs=logs)
+    for hides, first in ((True, True), (True, False), (False, True)):
+        args, state = Mock(logging_nan_inf_filter=hides), Mock(is_world_process_zero=first)
+        callback.on_train_begin(args, state, None, optimizer="its", model="own")
+        callback.on_step_end(args, state, None)
+    assert monitor.mock_calls == [call.log("loss", 1.0), *[call.begin(["its"], ["own"])] * 3]
+    assert (len(said), note.note.call_count) == (1, 2)
 
 
 def test_what_it_refuses_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

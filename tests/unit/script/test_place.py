@@ -69,16 +69,23 @@ def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Pa
 def test_one_that_only_ever_goes_backward_is_ended_and_none_that_steps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import torch\n"
+        "from torch.optim.optimizer import _global_optimizer_post_hooks as hooks\n"
         "watching = torch.autograd.backward.__globals__\n"
-        "watching['_PASSES_S'] = 0.0\n"
+        "clock = watching['time'] = type('Clock', (), {})\n"
         "loss = torch.zeros(1, requires_grad=True)\n"
         "taken = torch.optim.SGD([loss], 0.1)\n"
-        "def passes():\n"
-        "    for _ in range(watching['_PASSES'] + 2): loss.sum().backward()\n"
-        "try: passes()\n"
+        "def passes(count, now):\n"
+        "    clock.monotonic = lambda: now\n"
+        "    for _ in range(count): loss.sum().backward()\n"
+        "passes(0, 5.0)\n"
+        "hooks.clear()\n"
+        "watching['await_first_step'](None)\n"
+        "passes(1001, 65.5)\n"
+        "passes(1, 65.0)\n"
+        "try: passes(1, 65.5)\n"
         "except SystemExit as ended: print(ended)\n"
         "taken.step()\n"
-        "passes()\n"
+        "passes(1, 65.5)\n"
     )
     CellFolder(tmp_path).heartbeat_path(0).parent.mkdir(exist_ok=True)
     CellFolder(tmp_path).heartbeat_path(0).touch()  # another process has taken its place

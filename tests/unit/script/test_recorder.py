@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, TensorDataset
 
-from scalewise.records import CellFolder, DeviceInfo, read_metrics
+from scalewise.records import CellFolder, read_metrics
 from scalewise.script import recorder as recording
 from scalewise.script.recorder import ScriptRecorder, drawn_shard, share_of, steps_before
 from scalewise.script.steps import Losses
@@ -92,15 +92,15 @@ def test_it_looks_around_at_each_of_the_first_steps_then_where_losses_are_kept()
 def test_ranks_that_end_by_time_do_not_meet_in_their_own_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
-    parts = "steps", "_metrics", "_find_models", "_note_what_is_missing", "_fingerprint"
+    parts = "steps", "rank", "_metrics", "_find_models", "_note_what_is_missing", "_fingerprint"
     folder = CellFolder(tmp_path)
     recorder = bare(folder=folder, **{name: Mock() for name in parts})
     recorder._task = SimpleNamespace(ends_by_time=True, min_time_s=3.0)
-    recorder._place = SimpleNamespace(rank=0, local_rank=0, world_size=ranks, hosts=1)
+    recorder._place = SimpleNamespace(rank=0, world_size=ranks)
     monkeypatch.setattr(recording, "RunLength", length := Mock(side_effect=EOFError))
     folder.heartbeat_path(0).parent.mkdir()
     with pytest.raises(EOFError):
-        recorder.begin(stepped(torch.optim.SGD, 0), DeviceInfo("cpu", "a CPU"))
+        recorder.begin(stepped(torch.optim.SGD, 0))
     assert (length.call_args.args[-1] is None) == (ranks == 1)
 
 
@@ -126,11 +126,11 @@ def test_a_heartbeat_tells_samples_where_nearly_all_steps_did(uncounted: int, to
 
 @pytest.mark.parametrize(
     ("last", "steps", "is_due", "ended", "is_over"),
-    [(None, 10, False, False, False), (10, 9, False, False, False), (10, 9, True, False, True),
-     (10, 10, False, False, True), (None, 3, False, True, True)],
+    [(None, 10, 0, False, False), (900, 899, 0, False, False), (900, 898, 1, False, False),
+     (900, 899, 1, False, True), (900, 901, 0, False, True), (None, 3, 0, True, True)],
 )  # fmt: skip
 def test_a_script_is_at_its_end_with_its_last_step(
-    last: int | None, steps: int, is_due: bool, ended: bool, is_over: bool
+    last: int | None, steps: int, is_due: int, ended: bool, is_over: bool
 ) -> None:
     recorder = bare(_last=last, _has_ended=ended, steps=SimpleNamespace(steps=steps))
     recorder.moments = SimpleNamespace(is_due=is_due)
@@ -181,12 +181,10 @@ def test_every_tenth_step_has_the_sum_of_its_batches(script: Script) -> None:
 
 @pytest.mark.parametrize(
     ("backwards", "values"),
-    [  # what is no single number is no loss
-        ([torch.ones(3), None, [torch.ones(()), torch.ones(())]], []),
-        ([torch.tensor(float("nan"))], [None]),
-        ([torch.tensor(3.0)], [3.0]),
-    ],
-)
+    # What is no single number is no loss.
+    [([torch.ones(3), None, [torch.ones(()), torch.ones(())]], []),
+     ([torch.tensor(float("nan"))], [None]), ([torch.tensor(3.0)], [3.0])],
+)  # fmt: skip
 def test_a_loss_is_one_number_as_it_was_and_not_as_its_memory_is_now(
     script: Script, backwards: list[Any], values: list[float | None]
 ) -> None:

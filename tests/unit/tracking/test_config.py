@@ -55,12 +55,9 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("environment", "asked", "mode"),
-    [
-        (None, "auto", "online"), (None, "offline", "offline"),
-        (None, "online", "online"), ("offline", "online", "offline"),
-        ("online", "offline", "online"), ("dryrun", "online", "offline"),
-        ("disabled", "auto", "disabled"),
-    ],
+    [(None, "auto", "online"), (None, "offline", "offline"), (None, "online", "online"),
+     ("offline", "online", "offline"), ("online", "offline", "online"),
+     ("dryrun", "online", "offline"), ("disabled", "auto", "disabled")],
 )  # fmt: skip
 def test_mode_with_a_key(
     environment: str | None, asked: Any, mode: str, monkeypatch: pytest.MonkeyPatch

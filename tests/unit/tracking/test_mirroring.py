@@ -152,14 +152,12 @@ def test_a_tracker_that_does_not_take_the_answer_is_named_and_the_next_is_asked(
 
 @pytest.mark.parametrize(
     ("ended", "said"),
-    [
-        ((0, b"wandb: noise\nscalewise: see the page\n"), ["see the page"]),
-        ((1, b"noise\nscalewise: trackio: full\nnoise\n"), ["trackio: full"]),
-        ((1, b"Traceback\nValueError: 7\n"), ["the answer was not handed over: ValueError: 7"]),
-        ((-9, b""), ["the answer was not handed over: its process ended with -9"]),
-        (None, ["the answer was not handed over within 90 s"]),
-    ],
-)
+    [((0, b"wandb: noise\nscalewise: see the page\n"), ["see the page"]),
+     ((1, b"noise\nscalewise: trackio: full\nnoise\n"), ["trackio: full"]),
+     ((1, b"Traceback\nValueError: 7\n"), ["the answer was not handed over: ValueError: 7"]),
+     ((-9, b""), ["the answer was not handed over: its process ended with -9"]),
+     (None, ["the answer was not handed over within 90 s"])],
+)  # fmt: skip
 def test_an_answer_that_is_not_handed_over_is_said_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, ended: tuple[int, bytes] | None, said: list[str]
 ) -> None:
@@ -192,12 +190,9 @@ def test_a_tracker_that_raises_fails_alone(bench: Bench, call: str) -> None:
 
 @pytest.mark.parametrize(
     ("lost", "fault", "status", "problem"),
-    [
-        (0, "read_back", "incomplete", "OSError: cannot read_back"),
-        (None, "", "synced", None),
-        (3, "", "incomplete", "rows were handed over and"),
-    ],
-)
+    [(0, "read_back", "incomplete", "OSError: cannot read_back"), (None, "", "synced", None),
+     (3, "", "incomplete", "rows were handed over and")],
+)  # fmt: skip
 def test_rows_are_counted_by_the_tracker(
     bench: Bench, lost: int | None, fault: str, status: str, problem: str | None
 ) -> None:
@@ -277,6 +272,7 @@ def planned(*typed: str, names: Sequence[str] = (), repeats: int = 1) -> tuple[P
         (planned("", names=["gpt2-stdlib-ddp2", "medium-tabular-single"], repeats=2),
          "gpt2,medium", ["gpt2 stdlib ddp2", "gpt2 stdlib ddp2 r1",
                          "medium tabular single", "medium tabular single r1"]),
+        (planned("", names=[f"{one}-digits-ddp2" for one in "abcdef"]), "a,b,c,+3", [*"abcdef"]),
         # Nothing that was typed tells them apart.
         (planned("", ""), "net", ["net 00000000", "net 01000000"]),
     ],
@@ -404,14 +400,11 @@ def test_wandb_gets_each_series_on_its_own_axis_and_how_it_ended() -> None:
 
 @pytest.mark.parametrize(
     ("options", "last_rows", "found", "slept", "location"),
-    [
-        ({}, (1, 1), 2, 0, "https://wandb/p/r"),
-        ({}, (-1, 0, 1), 2, 2, "https://wandb/p/r"),
-        ({}, (0,), 1, 50, "https://wandb/p/r"),  # lost: nobody waits longer than 10 s
-        ({"mode": "offline"}, (), None, 0, "/sweep/wandb/offline-run-r"),
-        ({"mode": "offline", "away": True}, (), "cannot be reached", 0, None),
-    ],
-)
+    [({}, (1, 1), 2, 0, "https://wandb/p/r"), ({}, (-1, 0, 1), 2, 2, "https://wandb/p/r"),
+     ({}, (0,), 1, 50, "https://wandb/p/r"),  # lost: nobody waits longer than 10 s
+     ({"mode": "offline"}, (), None, 0, "/sweep/wandb/offline-run-r"),
+     ({"mode": "offline", "away": True}, (), "cannot be reached", 0, None)],
+)  # fmt: skip
 def test_wandbs_server_is_asked_until_it_has_the_rows(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], last_rows: tuple[int, ...],
     found: Any, slept: int, location: str | None,
@@ -435,13 +428,9 @@ def test_wandbs_server_is_asked_until_it_has_the_rows(
 
 @pytest.mark.parametrize(
     ("url", "proxy", "asked"),
-    [
-        ("http://own.org", None, ("own.org", 80)),
-        ("https://own.org/path", None, ("own.org", 443)),
-        ("http://own.org:8080", None, ("own.org", 8080)),
-        ("https://own.org", "https_proxy", None),
-    ],
-)
+    [("http://own.org", None, ("own.org", 80)), ("https://own.org/path", None, ("own.org", 443)),
+     ("http://own.org:8080", None, ("own.org", 8080)), ("https://own.org", "https_proxy", None)],
+)  # fmt: skip
 def test_a_server_is_asked_at_its_port_and_behind_a_proxy_not_at_all(
     monkeypatch: pytest.MonkeyPatch, url: str, proxy: str | None, asked: Any
 ) -> None:

@@ -57,41 +57,29 @@ def windows_of(*ranks: npt.NDArray[np.void]) -> StepWindows:
 def test_known_times_one_rank_and_no_phase_that_is_missing(device: bool) -> None:
     (row,) = windows_of(steps(1, 10, device=device)).cut(final=False)
     assert (row.step, row.start_ns) == (10, 9 * 100_000_000)
-    assert row.values == {
-        "step_time_ms": pytest.approx(100),
-        "global_samples_per_s": pytest.approx(80),
-        "phases/forward_ms": pytest.approx(7),
-    }
+    known = {"step_time_ms": 100, "global_samples_per_s": 80, "phases/forward_ms": 7}
+    assert row.values == pytest.approx(known)
 
 
 def test_known_times_two_ranks_the_slowest_counts() -> None:
-    slow = steps(1, 10, step_ms=125, arrival_ms=50)
-    (row,) = windows_of(steps(1, 10, step_ms=100, arrival_ms=30), slow).cut(final=False)
-    assert row.values["step_time_ms"] == pytest.approx(125)
-    assert row.values["global_samples_per_s"] == pytest.approx(2 * 8 / 0.125)
-    assert row.values["balance/arrival_cv_percent"] == pytest.approx(25)
-    assert not any(name.startswith("gpu_") for name in row.values), "it has no GPU"
-    assert row.values["balance/rank_1_arrival_ms"] == pytest.approx(50)
+    slow = steps(1, 10, step_ms=125, arrival_ms=0.5)
+    (row,) = windows_of(steps(1, 10, step_ms=100, arrival_ms=0.3), slow).cut(final=False)
+    assert row.values == pytest.approx({
+        "step_time_ms": 125, "global_samples_per_s": 128, "phases/forward_ms": 7,
+        "balance/arrival_cv_percent": 25, "balance/rank_0_arrival_ms": 0.3,
+        "balance/rank_1_arrival_ms": 0.5,
+    })  # fmt: skip
 
 
-def test_a_window_waits_for_every_rank() -> None:
-    windows = StepWindows(every_n_steps=10, world_size=2)
-    windows.add(0, steps(1, 20))
-    assert list(windows.cut(final=False)) == []
-    windows.add(1, steps(1, 9))
-    assert list(windows.cut(final=False)) == []
-    windows.add(1, steps(10, 20))
-    assert [row.step for row in windows.cut(final=False)] == [10, 20]
-
-
-def test_cuts_do_not_depend_on_when_rows_arrive() -> None:
+def test_a_window_waits_for_every_rank_and_is_the_same_whenever_rows_arrive() -> None:
     at_once = list(windows_of(steps(1, 95), steps(1, 95)).cut(final=True))
     piecewise = StepWindows(every_n_steps=10, world_size=2)
     found = []
-    for first in range(1, 95, 7):
+    for first in range(1, 95, 24):
         for rank in (0, 1):
-            piecewise.add(rank, steps(first, min(first + 6, 95)))
-        found += piecewise.cut(final=False)
+            piecewise.add(rank, steps(first, min(first + 23, 95)))
+            found += piecewise.cut(final=False)
+            assert (piecewise.global_samples_per_s() is None) == (first + rank == 1)
     found += piecewise.cut(final=True)
     assert found == at_once
     assert [row.step for row in at_once] == [*range(10, 91, 10), 95]
@@ -134,30 +122,23 @@ def row(step: int, loss: float | None, fed: int | None = 8, **more: float) -> Me
     return MetricRow(0.0, step, 0, 16 * step, {"train_loss": loss, **more}, fed)
 
 
-def test_samples_decide_how_much_a_rank_counts() -> None:
-    means = RankMeans(2)
-    assert means.add(0, row(10, 2.0, 24, lr=0.1)) == {}
-    assert means.add(0, row(20, 1.0, 24)) == {}, "the other rank is behind"
-    assert means.add(1, row(10, 1.0, 8, lr=0.1)) == {"train_loss": 1.75, "lr": 0.1}
-    assert means.add(1, row(20, 1.0, 8)) == {"train_loss": 1.0}
-
-
-def test_rows_of_one_step_are_matched_in_their_order() -> None:
-    means = RankMeans(2)
-    for loss in (4.0, 3.0):
-        means.add(0, row(10, loss))
-    assert means.add(1, row(10, 2.0)) == {"train_loss": 3.0}
-    assert means.add(1, row(10, 1.0)) == {"train_loss": 2.0}
-
-
-def test_what_is_not_known_of_all_ranks_has_no_mean() -> None:
-    means = RankMeans(2)
-    means.add(0, row(10, 2.0, only_here=1.0))
-    assert means.add(1, row(10, None)) == {}, "not finite on one rank"
-    means.add(0, row(20, 2.0, None))
-    assert means.add(1, row(20, 1.0, None)) == {}, "nobody counted the samples"
-    means.add(0, row(30, 2.0, None))
-    assert means.add(1, row(30, 2.0, None)) == {"train_loss": 2.0}
+@pytest.mark.parametrize(
+    ("first", "second", "means"),
+    # Samples decide how much a rank counts; rows of one step are matched in their order.
+    [([row(10, 2.0, 24, lr=0.1), row(20, 1.0, 24)], [row(10, 1.0, 8, lr=0.1), row(20, 1.0)],
+      [{"train_loss": 1.75, "lr": 0.1}, {"train_loss": 1.0}]),
+     ([row(10, 4.0), row(10, 3.0)], [row(10, 2.0), row(10, 1.0)],
+      [{"train_loss": 3.0}, {"train_loss": 2.0}]),
+     ([row(10, 2.0, only_here=1.0)], [row(10, None)], [{}]),  # not finite on one rank
+     ([row(10, 2.0, None)], [row(10, 1.0, None)], [{}]),  # nobody counted the samples
+     ([row(10, 2.0, None)], [row(10, 2.0, None)], [{"train_loss": 2.0}])],
+)  # fmt: skip
+def test_a_mean_is_of_what_is_known_of_both_ranks_by_their_samples(
+    first: list[MetricRow], second: list[MetricRow], means: list[dict[str, float]]
+) -> None:
+    of = RankMeans(2)
+    assert [of.add(0, one) for one in first] == [{}] * len(first), "the other rank is behind"
+    assert [of.add(1, one) for one in second] == means
 
 
 def shown(cell: RecordedCell) -> list[Row]:

@@ -92,14 +92,10 @@ class AtMost:
 
 @pytest.mark.parametrize(
     ("loader", "batches", "said"),
-    [
-        (DataLoader(DATA, 8), 5, 8),
-        (DataLoader(DATA, 64), 1, None),
-        (DataLoader(DATA, batch_sampler=AtMost()), 2, None),  # type: ignore[arg-type]
-        (DataLoader(DATA, batch_sampler=OURS), 2, 4),
-        ([DataLoader(DATA, 8)], 5, None),
-    ],
-)
+    [(DataLoader(DATA, 8), 5, 8), (DataLoader(DATA, 64), 1, None), ([DataLoader(DATA, 8)], 5, None),
+     (DataLoader(DATA, batch_sampler=AtMost()), 2, None),  # type: ignore[arg-type]
+     (DataLoader(DATA, batch_sampler=OURS), 2, 4)],
+)  # fmt: skip
 def test_a_loader_says_its_batch_size(loader: object, batches: int, said: int | None) -> None:
     trainer = SimpleNamespace(train_dataloader=loader, num_training_batches=batches)
     assert loader_batch_size(cast(pl.Trainer, trainer)) == said
@@ -112,13 +108,10 @@ class Placed(TensorDataset):
 
 @pytest.mark.parametrize(
     ("kind", "options", "ahead", "pinned"),
-    [
-        ("cuda", {"device_prefetch": 2}, 2, True),
-        ("cuda", {"pin_memory": False}, None, False),
-        ("cuda", {"device_prefetch": 2, "device_resident": True}, None, False),
-        ("cpu", {"device_prefetch": 2}, None, False),
-    ],
-)
+    [("cuda", {"device_prefetch": 2}, 2, True), ("cuda", {"pin_memory": False}, None, False),
+     ("cuda", {"device_prefetch": 2, "device_resident": True}, None, False),
+     ("cpu", {"device_prefetch": 2}, None, False)],
+)  # fmt: skip
 def test_only_what_a_gpu_does_not_hold_is_copied_ahead_and_pinned(
     kind: str, options: dict[str, Any], ahead: int | None, pinned: bool
 ) -> None:
@@ -159,12 +152,9 @@ def test_what_is_copied_ahead_comes_in_order_to_the_last_batch(
 
 @pytest.mark.parametrize(
     ("batch", "samples"),
-    [
-        (torch.zeros(5, 2), 5), ((torch.zeros(4, 1), torch.zeros(4)), 4),
-        ({"id": "x", "x": torch.zeros(3)}, 3), ([["a", "b"], torch.zeros(2)], 2),
-        (torch.tensor(1.0), 1), ("text", 0),
-        (None, 0),
-    ],
+    [(torch.zeros(5, 2), 5), ((torch.zeros(4, 1), torch.zeros(4)), 4), (torch.tensor(1.0), 1),
+     ({"id": "x", "x": torch.zeros(3)}, 3), ([["a", "b"], torch.zeros(2)], 2), ("text", 0),
+     (None, 0)],
 )  # fmt: skip
 def test_samples_are_counted_from_the_batch(batch: object, samples: int) -> None:
     assert count_samples(batch) == samples

@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -70,19 +71,16 @@ def test_blocks_with_batch_statistics_and_networks_without_blocks_are_not_checkp
             checkpoint_blocks(one)
 
 
-def test_the_device_check_knows_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("off", "said"), [(1.28, "0.005"), (3e-10, "1.2e-12"), (2e-10, "")])
+def test_the_device_check_knows_a_wrong_product(
+    monkeypatch: pytest.MonkeyPatch, off: float, said: str
+) -> None:
     cpu = torch.device("cpu")
     check_computes(cpu)
-    product, calls = torch.Tensor.__matmul__, []
-
-    def second_is_wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        calls.append(a)
-        result: torch.Tensor = product(a, b)
-        result[3, 5] += 1e-6 * (len(calls) == 2)
-        return result
-
-    monkeypatch.setattr(torch.Tensor, "__matmul__", second_is_wrong)
-    with pytest.raises(DeviceError, match="cpu failed its check before training: a 256x256 fp64"):
+    right, found = (torch.tensor([-256.0, more], dtype=torch.float64) for more in (8, 8 + off))
+    monkeypatch.setattr(torch.Tensor, "__matmul__", Mock(side_effect=[right, found]))
+    message = f"cpu failed its check before training: a 256x256 fp64 product is off by {said} of"
+    with pytest.raises(DeviceError, match=message) if said else nullcontext():
         check_computes(cpu)
 
 
@@ -154,13 +152,10 @@ def test_replicas_have_masks_of_their_own_and_stages_of_one_the_same(
 
 @pytest.mark.parametrize(
     ("overrides", "why"),
-    [
-        ((), None),
-        (("accumulate_grad_batches=2",), "gradients are accumulated"),
-        (("strategy.find_unused_parameters=true",), "unused parameters"),
-        (("precision=fp16-mixed",), "loss scaling"),
-    ],
-)
+    [((), None), (("accumulate_grad_batches=2",), "gradients are accumulated"),
+     (("strategy.find_unused_parameters=true",), "unused parameters"),
+     (("precision=fp16-mixed",), "loss scaling")],
+)  # fmt: skip
 def test_what_is_known_to_stand_against_a_capture_is_said_before_training(
     overrides: tuple[str, ...], why: str | None
 ) -> None:

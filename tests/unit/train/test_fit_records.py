@@ -43,15 +43,13 @@ def read(folder: Path) -> CellRecords:
 
 @pytest.mark.parametrize(
     ("error", "state", "cause", "message"),
-    [
-        (ValueError("mine\nmore"), "failed", "exception", "ValueError: mine ..."),
-        (MemoryError(), "failed", "oom", "MemoryError"),
-        (SystemExit(3), "failed", "exit", "the script left with exit status 3 amid the fit"),
-        (SystemExit(), "failed", "exit", "the script left with exit status 0 amid the fit"),
-        (SIGTERMException(), "interrupted", "signal", "ended by SIGTERM"),
-        (KeyboardInterrupt(), "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)"),
-    ],
-)
+    [(ValueError("mine\nmore"), "failed", "exception", "ValueError: mine ..."),
+     (MemoryError(), "failed", "oom", "MemoryError"),
+     (SystemExit(3), "failed", "exit", "the script left with exit status 3 amid the fit"),
+     (SystemExit(), "failed", "exit", "the script left with exit status 0 amid the fit"),
+     (SIGTERMException(), "interrupted", "signal", "ended by SIGTERM"),
+     (KeyboardInterrupt(), "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)")],
+)  # fmt: skip
 def test_what_it_broke_off_of_stands_in_the_record(
     tmp_path: Path, error: BaseException, state: str, cause: str, message: str
 ) -> None:
@@ -191,10 +189,8 @@ def test_fits_on_a_host_know_each_other(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("steps", "max_steps", "epochs", "max_epochs", "early"),
-    [
-        (10, 10, 1, -1, False), (9, 10, 1, -1, True),
-        (9, -1, 2, 2, False), (9, -1, 1, 2, True), (9, -1, 9, None, True),
-    ],
+    [(10, 10, 1, -1, False), (9, 10, 1, -1, True), (9, -1, 2, 2, False), (9, -1, 1, 2, True),
+     (9, -1, 9, None, True)],
 )  # fmt: skip
 def test_who_asks_for_an_end_that_was_due_stopped_nothing(
     steps: int, max_steps: int, epochs: int, max_epochs: int | None, early: bool

@@ -81,11 +81,8 @@ def test_a_strategys_own_hook_is_counted_by_what_it_sends(group: None) -> None:
 
 @pytest.mark.parametrize(
     ("width", "ddp", "buckets"),
-    [
-        (8, {}, 1),
-        # DDP begins with one bucket for everything, and cuts it once it has seen the order.
-        (512, {"bucket_cap_mb": 1.5}, 2),
-    ],
+    # DDP begins with one bucket for everything, and cuts it once it has seen the order.
+    [(8, {}, 1), (512, {"bucket_cap_mb": 1.5}, 2)],
 )
 def test_the_mark_comes_once_a_pass_after_every_gradient_and_the_buckets_that_last_are_counted(
     group: None, width: int, ddp: dict[str, Any], buckets: int
@@ -113,14 +110,10 @@ def test_a_pass_that_reduces_nothing_is_neither_marked_nor_counted(group: None) 
 
 @pytest.mark.parametrize(
     ("strategy", "world_size", "learns", "said"),
-    [
-        ({}, 1, True, None),
-        ({"communication": None}, 2, True, None),
-        ({"hidden": {"exposed_comm_ms": "inside"}}, 2, True, "inside"),
-        ({}, 2, True, "SimpleNamespace reduces gradients"),
-        ({}, 2, False, "nothing has gradients"),
-    ],
-)
+    [({}, 1, True, None), ({"communication": None}, 2, True, None),
+     ({"hidden": {"exposed_comm_ms": "inside"}}, 2, True, "inside"),
+     ({}, 2, True, "SimpleNamespace reduces gradients"), ({}, 2, False, "nothing has gradients")],
+)  # fmt: skip
 def test_what_cannot_be_seen_says_why(
     strategy: dict[str, Any], world_size: int, learns: bool, said: str | None
 ) -> None:
@@ -210,11 +203,9 @@ def test_nccl_kernels_on_two_streams_are_communication_counted_once() -> None:
 def test_on_a_cpu_collectives_are_ranges_and_only_the_training_thread_computes() -> None:
     events = [
         event("gloo:all_reduce", 0, 10 * MS, CPU, drawn=True, thread=3),
-        event("c10d::allreduce_", 0, 1 * MS, CPU),
-        event("aten::mm", 2 * MS, 3 * MS, CPU),
-        event("aten::add", 12 * MS, 1 * MS, CPU),
-        event("aten::copy_", 0, 9 * MS, CPU, thread=3),
-    ]
+        event("c10d::allreduce_", 0, 1 * MS, CPU), event("aten::mm", 2 * MS, 3 * MS, CPU),
+        event("aten::add", 12 * MS, 1 * MS, CPU), event("aten::copy_", 0, 9 * MS, CPU, thread=3),
+    ]  # fmt: skip
     found = summarise_window(0, 1, "host", host_operations(events))
     assert (found.communication_ms, found.overlapped_ms, found.computation_ms) == (10.0, 3.0, 4.0)
 
@@ -252,13 +243,10 @@ def test_each_compression_has_a_hook_of_its_own_that_counts_what_it_sends() -> N
 
 @pytest.mark.parametrize(
     ("warmup", "ran", "events"),
-    [
-        (0, 5, ["open", "close 3"]),
-        (2, 7, ["open 2", "close 5"]),
-        (2, 4, ["open 2", "close 4"]),  # the data end before the window does
-        (2, 2, ["open 2"]),
-    ],
-)
+    # Of the third and the last the data end before the window does.
+    [(0, 5, ["open", "close 3"]), (2, 7, ["open 2", "close 5"]), (2, 4, ["open 2", "close 4"]),
+     (2, 2, ["open 2"])],
+)  # fmt: skip
 def test_the_profiler_is_open_for_the_steps_of_its_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warmup: int, ran: int, events: list[str]
 ) -> None:

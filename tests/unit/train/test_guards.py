@@ -55,13 +55,10 @@ def fit(loader: Iterable[Any]) -> pl.Trainer:
 
 @pytest.mark.parametrize(
     ("changes", "found"),
-    [
-        ({"steps_without_loss": 1}, "1 of 60 steps without a loss"),
-        ({"metrics": {"train_loss": None}}, "a train_loss that is not finite"),
-        ({"metrics": {"train_loss": 2.0, "val_loss": None}, "steps_without_loss": 0}, None),
-        ({"metrics": {}}, None),
-    ],
-)
+    [({"steps_without_loss": 1}, "1 of 60 steps without a loss"), ({"metrics": {}}, None),
+     ({"metrics": {"train_loss": None}}, "a train_loss that is not finite"),
+     ({"metrics": {"train_loss": 2.0, "val_loss": None}, "steps_without_loss": 0}, None)],
+)  # fmt: skip
 def test_a_rehearsal_whose_rank_did_not_train_in_every_step_fails(
     changes: dict[str, Any], found: str | None
 ) -> None:
@@ -73,12 +70,10 @@ def test_a_rehearsal_whose_rank_did_not_train_in_every_step_fails(
 
 @pytest.mark.parametrize(
     ("loader", "said"),
-    [
-        ((batch for batch in two_batches()), "in epoch 2, after 2 steps"),
-        (DataLoader(Nothing(), batch_size=4), "in epoch 1, after 0 steps"),
-    ],
+    [((batch for batch in two_batches()), "in epoch 2, after 2 steps"),
+     (DataLoader(Nothing(), batch_size=4), "in epoch 1, after 0 steps")],
     ids=["generator", "empty stream"],
-)
+)  # fmt: skip
 def test_an_epoch_without_a_batch_is_refused(loader: Any, said: str) -> None:
     assert fit(two_batches()).global_step == 10
     with pytest.raises(ConfigError, match=said):
@@ -104,17 +99,14 @@ class Scored(BoringModel):
 @pytest.mark.filterwarnings("ignore:Total length")
 @pytest.mark.parametrize(
     ("typed", "where", "metric", "own", "refused"),
-    [
-        ("validation=end", "setup", "val/loss", True, "lr_scheduler.monitor: found val/loss with"),
-        ("validation=never", "", "val/acc", True, ""),
-        ("trainer.limit_val_batches=0", "setup", "val/acc", False, "lr_scheduler.monitor: found"),
-        ("", "setup", "val/loss", True, ""),
-        ("", "module", "val/loss", True, ""),
-        ("", "", "val/acc", True, ""),
-        ("", "", "val/acc", False, "EarlyStopping.monitor: found val/acc, but tests.Mine has no"),
-        ("", "empty", "val/loss", False, "lr_scheduler.monitor: found val/loss, but tests.Mine"),
-    ],
-)
+    [("validation=end", "setup", "val/loss", True, "lr_scheduler.monitor: found val/loss with"),
+     ("validation=never", "", "val/acc", True, ""),
+     ("trainer.limit_val_batches=0", "setup", "val/acc", False, "lr_scheduler.monitor: found"),
+     ("", "setup", "val/loss", True, ""), ("", "module", "val/loss", True, ""),
+     ("", "", "val/acc", True, ""),
+     ("", "", "val/acc", False, "EarlyStopping.monitor: found val/acc, but tests.Mine has no"),
+     ("", "empty", "val/loss", False, "lr_scheduler.monitor: found val/loss, but tests.Mine")],
+)  # fmt: skip
 def test_what_waits_for_no_validation_is_refused_before_the_first_step(
     tmp_path: Path, typed: str, where: str, metric: str, own: bool, refused: str
 ) -> None:
@@ -144,12 +136,10 @@ def test_what_waits_for_no_validation_is_refused_before_the_first_step(
 
 @pytest.mark.parametrize(
     ("method", "typed", "refused"),
-    [
-        ("test_dataloader", "", ""),
-        ("test_dataloader", "test=true", "test: found true, but tests.Mine has no test_dataloader"),
-        ("train_dataloader", "", "dataset: found own_loaders beside model._target_=tests.Mine"),
-    ],
-)
+    [("test_dataloader", "", ""),
+     ("test_dataloader", "test=true", "test: found true, but tests.Mine has no test_dataloader"),
+     ("train_dataloader", "", "dataset: found own_loaders beside model._target_=tests.Mine")],
+)  # fmt: skip
 def test_loaders_of_the_module_itself_are_taken(method: str, typed: str, refused: str) -> None:
     """Its hooks are called by Lightning, each once."""
     kind = type("Mine", (BoringModel,), {method: getattr(pl.LightningModule, method)})
@@ -181,13 +171,10 @@ def test_after_training_what_there_is_to_score_is_asked_for_once(given: Any) -> 
 
 @pytest.mark.parametrize(
     ("typed", "metric", "why"),
-    [
-        ("validation=end", "f1", "validation=end, which"),
-        ("validation=end", "train_los", "it was not there by then"),
-        ("validation=epoch", "val-f1", "no set"),
-        ("validation=epoch", "f1", ""),
-    ],
-)
+    [("validation=end", "f1", "validation=end, which"),
+     ("validation=end", "train_los", "it was not there by then"),
+     ("validation=epoch", "val-f1", "no set"), ("validation=epoch", "f1", "")],
+)  # fmt: skip
 def test_lightnings_error_says_why_a_metric_did_not_come(typed: str, metric: str, why: str) -> None:
     trainer = small_trainer(max_epochs=1, callbacks=[EarlyStopping(metric)])
     with pytest.raises(RuntimeError, match=metric) as caught:

@@ -12,6 +12,8 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise.gpu import NvmlUnavailable
+from scalewise.host import usable_cores
+from scalewise.records import DeviceInfo
 from scalewise.train import Monitor, monitored
 from scalewise.train.monitor import describe_fit, ranks_here
 from scalewise.train.monitored import config_id
@@ -19,14 +21,12 @@ from scalewise.train.monitored import config_id
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ({"warmup_steps": -1}, "^warmup_steps: found -1; allowed: 0 or more"),
-        ({"log_every_n_steps": 0}, "^log_every_n_steps: found 0; allowed: 1 or more"),
-        ({"interval_s": 0.01}, "^interval_s: found 0.01; allowed: 0.1 or more"),
-        ({"tracking": "wandb"}, "^tracking: found 'wandb'; allowed: a list of trackio and wandb"),
-        ({"tracking": ["mlflow"]}, "allowed: a list of trackio and wandb"),
-    ],
-)
+    [({"warmup_steps": -1}, "^warmup_steps: found -1; allowed: 0 or more"),
+     ({"log_every_n_steps": 0}, "^log_every_n_steps: found 0; allowed: 1 or more"),
+     ({"interval_s": 0.01}, "^interval_s: found 0.01; allowed: 0.1 or more"),
+     ({"tracking": "wandb"}, "^tracking: found 'wandb'; allowed: a list of trackio and wandb"),
+     ({"tracking": ["mlflow"]}, "allowed: a list of trackio and wandb")],
+)  # fmt: skip
 def test_wrong_arguments_are_one_clear_line(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Monitor(**arguments)
@@ -128,13 +128,11 @@ class _MyOwn(DDPStrategy):
 
 @pytest.mark.parametrize(
     ("strategy", "precision", "named"),
-    [
-        (SingleDeviceStrategy(torch.device("cpu")), "32-true", ("single", "fp32")),
-        (SingleDeviceStrategy(torch.device("cuda", 0)), "32-true", ("single", "tf32")),
-        (DDPStrategy(parallel_devices=[torch.device("cpu")]), "16-mixed", ("ddp", "fp16-mixed")),
-        (_MyOwn(parallel_devices=[torch.device("cpu")]), "bf16-true", ("_MyOwn", "bf16-true")),
-    ],
-)
+    [(SingleDeviceStrategy(torch.device("cpu")), "32-true", ("single", "fp32")),
+     (SingleDeviceStrategy(torch.device("cuda", 0)), "32-true", ("single", "tf32")),
+     (DDPStrategy(parallel_devices=[torch.device("cpu")]), "16-mixed", ("ddp", "fp16-mixed")),
+     (_MyOwn(parallel_devices=[torch.device("cpu")]), "bf16-true", ("_MyOwn", "bf16-true"))],
+)  # fmt: skip
 def test_strategy_and_precision_are_named_as_those_of_cells(
     strategy: Any, precision: str, named: tuple[str, str]
 ) -> None:
@@ -154,5 +152,6 @@ def test_the_gpus_uuid_is_recorded_also_where_nvml_is_mute(monkeypatch: pytest.M
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     monkeypatch.setattr(monitored, "open_nvml", Mock(side_effect=NvmlUnavailable("no driver")))
-    found = monitored.live_device(torch.device("cuda", 1))
-    assert (found.kind, found.uuid, found.index) == ("cuda", f"GPU-{Properties.uuid}", None)
+    assert monitored.live_device(torch.device("cuda", 1)) == DeviceInfo(
+        "cuda", "NVIDIA H200", f"GPU-{Properties.uuid}", None, usable_cores(), 2.0**17
+    )

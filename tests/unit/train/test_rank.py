@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -16,14 +18,15 @@ from torch import nn
 
 from fakes.recorded import RecordedCell
 from scalewise import records
-from scalewise.config import cause_of
+from scalewise.config import ConfigError, cause_of
 from scalewise.doctor.host_facts import host_facts
 from scalewise.host import foreign_launch, rendezvous, rows, scrubbed
 from scalewise.records import CellFolder, CurrentAttempt, DeviceInfo, PlannedCell, current_attempt
 from scalewise.sweep import worker
 from scalewise.tracking.tracker import SweepName, run_info
-from scalewise.train import collect, experiment, is_ours, note_imported, provenance
+from scalewise.train import RankContext, collect, experiment, is_ours, note_imported, provenance
 from scalewise.train.provenance import emulations
+from scalewise.train.rank import settle_device
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a"}
 SRUN = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
@@ -31,11 +34,9 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
 
 @pytest.mark.parametrize(
     ("environment", "found"),
-    [
-        ({}, None), ({"RANK": "1", "WORLD_SIZE": "2"}, None), (TORCHRUN, ("torchrun", 1, 2)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
-        (SRUN, ("srun", 3, 4)), (TORCHRUN | SRUN, ("srun", 3, 4)),
-    ],
+    [({}, None), ({"RANK": "1", "WORLD_SIZE": "2"}, None), (TORCHRUN, ("torchrun", 1, 2)),
+     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None), (SRUN, ("srun", 3, 4)),
+     (TORCHRUN | SRUN, ("srun", 3, 4))],
 )  # fmt: skip
 def test_a_foreign_launch_is_recognised(
     environment: dict[str, str], found: tuple[str, int, int] | None
@@ -99,6 +100,24 @@ def test_what_was_imported_is_noted_in_the_attempt_that_runs(
     monkeypatch.setattr(provenance, "module_files", lambda _: {"mine": "edited", "late": "another"})
     note_imported(folder)
     assert folder.load_provenance().code["class_files"] == {"mine": "a digest", "late": "another"}
+
+
+def test_a_gpu_is_current_then_capped_then_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    for act in ("set_device", "set_per_process_memory_fraction"):
+        monkeypatch.setattr(torch.cuda, act, done.append)
+    monkeypatch.setattr("scalewise.train.rank.check_computes", done.append)
+    memory = {1: SimpleNamespace(total_memory=31 << 29)}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", memory.__getitem__)
+    cpu, gpu = (RankContext(3, 1, 4, DeviceInfo(kind, "x"), 2) for kind in ("cpu", "cuda"))
+    settle_device(cpu, 64.0, True)
+    for cap_gib, check in ((None, True), (3.875, False), (15.5, False)):
+        settle_device(gpu, cap_gib, check)
+    assert done == [1, torch.device("cuda:1"), 1, 0.25, 1, 1.0]
+    with pytest.raises(ConfigError, match=r"found 16, but the GPU has 15\.5 GiB"):
+        settle_device(gpu, 16.0, False)
+    on_hosts = [RankContext(r, 0, 4, gpu.device, hosts) for hosts in (1, 2) for r in range(4)]
+    assert [one.describes_host for one in on_hosts] == [0, 0, 0, 1, 0, 1, 0, 0]
 
 
 # What an exception that ends a rank is called.

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from fakes.small_fit import small_trainer
 from scalewise import records
 from scalewise.records import CellFolder, DeviceInfo, MetricRow, RankSummary, StepSeries, read_steps
-from scalewise.train.recording import CellRecorder, step_timer
+from scalewise.train.recording import CellRecorder, step_timer, summary
 from scalewise.train.recording.summary import holds_replica, parameter_fingerprint, summarise
 
 pytestmark = pytest.mark.filterwarnings(
@@ -114,18 +114,16 @@ NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
 
 @pytest.mark.parametrize(
     ("numbers", "options", "losses", "samples"),
-    [
-        (NUMBERS, {"accumulate": 4}, [(1, 2.5), (2, 6.5)], [4, 4]),
-        # The last loss of an epoch is of its whole step, however seldom losses are read.
-        (NUMBERS, {"accumulate": 4, "every_n_steps": 10}, [(2, 6.5)], [4]),
-        # The last step has fewer batches.
-        ([1.0, 1.0, 1.0, 2.0, 4.0], {"accumulate": 3}, [(1, 1.0), (2, 3.0)], [3, 2]),
-        # A batch counts by its samples.
-        ([1.0, 1.0, 1.0, 5.0], {"accumulate": 2, "batch_size": 3}, [(1, 2.0)], [4]),
-        # Batches whose samples cannot be counted make steps all the same.
-        ([10.0] * 8, {"accumulate": 4, "collate": Opaque}, [(1, 10.0), (2, 10.0)], [None, None]),
-    ],
-)
+    [(NUMBERS, {"accumulate": 4}, [(1, 2.5), (2, 6.5)], [4, 4]),
+     # The last loss of an epoch is of its whole step, however seldom losses are read.
+     (NUMBERS, {"accumulate": 4, "every_n_steps": 10}, [(2, 6.5)], [4]),
+     # The last step has fewer batches.
+     ([1.0, 1.0, 1.0, 2.0, 4.0], {"accumulate": 3}, [(1, 1.0), (2, 3.0)], [3, 2]),
+     # A batch counts by its samples.
+     ([1.0, 1.0, 1.0, 5.0], {"accumulate": 2, "batch_size": 3}, [(1, 2.0)], [4]),
+     # Batches whose samples cannot be counted make steps all the same.
+     ([10.0] * 8, {"accumulate": 4, "collate": Opaque}, [(1, 10.0), (2, 10.0)], [None, None])],
+)  # fmt: skip
 def test_a_recorded_loss_is_the_mean_over_the_samples_of_its_step(
     tmp_path: Path, numbers: list[float], options: dict[str, Any], losses: Any, samples: Any
 ) -> None:
@@ -202,28 +200,54 @@ def test_validation_amid_a_step_lets_it_be(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("world_size", "strategy", "alike"),
-    [
-        (2, DDPStrategy(), True), (1, DDPStrategy(), False),
-        (2, type("Local", (DDPStrategy,), {"ends_alike": False})(), False), (2, object(), False),
-    ],
+    [(2, DDPStrategy(), True), (1, DDPStrategy(), False), (2, object(), False),
+     (2, type("Local", (DDPStrategy,), {"ends_alike": False})(), False)],
 )  # fmt: skip
 def test_all_ranks_of_ddp_have_to_end_alike(world_size: int, strategy: Any, alike: bool) -> None:
     trainer: Any = SimpleNamespace(world_size=world_size, strategy=strategy)
     assert holds_replica(trainer) is alike
 
 
-def test_a_summary_has_each_figure_under_its_name() -> None:
+@pytest.mark.parametrize(
+    ("looks", "core", "queue"),
+    # After batches one by one, whose count is the one by then, and after several replays at once.
+    [([(n, n) for n in range(296, 304)], 4, [300]), ([(0, 200), (200, 400), (400, 600)], 2, [400]),
+     ([(0, 300), (300, 600)], 1, [300])],
+)  # fmt: skip
+def test_meters_begin_before_the_first_timed_step(looks: Any, core: int, queue: list[int]) -> None:
+    parts = {name: Mock() for name in ("_heartbeat", "_background", "_core_meter", "_run_queue")}
+    recorder = CellRecorder.__new__(CellRecorder)
+    vars(recorder).update(parts, profiled=None, steps=Mock(warmup_steps=300))
+    for before, recorder.steps.steps in looks:
+        recorder._look_around(Mock(), before)
+    assert parts["_core_meter"].begin.call_count == core
+    assert [one.args[0] for one in parts["_run_queue"].begin.call_args_list] == queue
+
+
+@pytest.mark.parametrize(
+    ("device", "memory"),
+    [(DeviceInfo("cpu", "x"), (None, None, None)), (DeviceInfo("cuda", "x"), (3.5, 5.5, 2))],
+)
+def test_a_summary_has_each_figure_under_its_name(
+    monkeypatch: pytest.MonkeyPatch, device: DeviceInfo, memory: tuple[float | None, ...]
+) -> None:
+    monkeypatch.setattr(summary.resource, "getrusage", lambda _: Mock(ru_maxrss=15 << 9))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7 << 19)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 11 << 19)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"num_alloc_retries": 2})
     steps: Any = SimpleNamespace(steps=10, samples=55, step_samples=(10, 5), rows=9)
     steps.gradients = SimpleNamespace(bucket_bytes=16, buckets=2)
-    steps.batch_shape, logged, cpu = (5, 2), Mock(rows=7), DeviceInfo("cpu", "x")
+    steps.batch_shape, logged = (5, 2), Mock(rows=7)
     parameters = [*nn.Linear(2, 2).requires_grad_(False).parameters(), nn.Parameter(torch.ones(3))]
     more = {"epochs_completed": 1, "flops_per_sample": None, "metrics": {}}
-    one = summarise(3, 1, cpu, steps, logged, parameters, [], **more)
-    assert (one.rank, one.local_rank, one.steps_completed, one.samples_fed) == (3, 1, 10, 55)
-    assert (one.largest_step_samples, one.usual_step_samples, one.step_rows) == (10, 5, 9)
-    assert (one.parameters_total, one.parameters_trainable, one.metric_rows) == (9, 3, 7)
-    assert (one.gradient_bytes, one.gradient_buckets, one.batch_shape) == (16, 2, (5, 2))
-    assert 30 < one.peak_rss_mib < 100_000 and one.peak_allocated_mib is None
+    one = summarise(3, 1, device, steps, logged, parameters, [], **more)
+    assert (one.peak_allocated_mib, one.peak_reserved_mib, one.allocation_retries) == memory
+    assert vars(one).items() >= {
+        "rank": 3, "local_rank": 1, "steps_completed": 10, "samples_fed": 55, "step_rows": 9,
+        "largest_step_samples": 10, "usual_step_samples": 5, "metric_rows": 7,
+        "parameters_total": 9, "parameters_trainable": 3, "batch_shape": (5, 2),
+        "gradient_bytes": 16, "gradient_buckets": 2, "peak_rss_mib": 7.5,
+    }.items()  # fmt: skip
 
 
 def test_a_fingerprint_is_the_norm_and_a_projection_of_what_learns() -> None:

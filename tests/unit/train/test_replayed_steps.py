@@ -4,9 +4,11 @@ What a graph computes is CUDA's; what a step has besides (counters, records, sto
 checkpoints, fall-backs) is ours, and is the same with a stand-in that does the work again.
 """
 
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +35,7 @@ from scalewise.records import (
 )
 from scalewise.train import RankContext, length
 from scalewise.train.data import GlobalBatchSampler, make_loader
-from scalewise.train.execution import ExperimentModule, trim
+from scalewise.train.execution import ExperimentModule, replay, trim
 from scalewise.train.execution.cudagraph import CaptureError, HostState, where_it_waits
 from scalewise.train.execution.replay import ReplayedSteps
 from scalewise.train.length import RunLength
@@ -75,6 +77,7 @@ class HostCapture:
     def __init__(self, fails: bool = False, waits: str | None = None) -> None:
         self.fails = fails
         self.waits = waits
+        self.made, self.awaited = itertools.count(), list[int]()
 
     def graph(self) -> HostGraph:
         return HostGraph(self.fails, self.unseen)
@@ -83,17 +86,15 @@ class HostCapture:
         return step(), self.waits
 
     def marker(self) -> SimpleNamespace:
-        return SimpleNamespace(synchronize=lambda: None)
+        return SimpleNamespace(synchronize=partial(self.awaited.append, next(self.made)))
 
 
 @pytest.mark.parametrize(
     ("places", "waits"),
-    [
-        (["/x/scalewise/train/recording/metrics.py"], None),  # the recording thread reads a loss
-        (["/x/scalewise/train/recording/metrics.py", "/home/me/net.py"], "net.py:7"),
-        ([], None),
-    ],
-)
+    # In metrics.py the recording thread reads a loss.
+    [([], None), (["/x/scalewise/train/recording/metrics.py"], None),
+     (["/x/scalewise/train/recording/metrics.py", "/home/me/net.py"], "net.py:7")],
+)  # fmt: skip
 def test_a_step_waits_not_where_the_recording_does(places: list[str], waits: str | None) -> None:
     said = UserWarning("called a synchronizing CUDA operation")
     told = where_it_waits([WarningMessage(said, UserWarning, place, 7) for place in places])
@@ -158,9 +159,14 @@ def test_a_number_that_the_host_keeps_must_not_change_from_step_to_step() -> Non
     assert state.change().startswith("Adam's state 'step' changes in each step")
 
 
-@pytest.mark.parametrize("steps_per_batch", [1, 2, 5, 64])
-def test_weights_and_losses_are_those_of_single_steps(tmp_path: Path, steps_per_batch: int) -> None:
-    replayed = Run(tmp_path / "a", HostCapture(), steps_per_batch, max_epochs=2)
+@pytest.mark.parametrize(("steps_per_batch", "awaited"), [(1, 15), (2, 7), (5, 4), (64, 1)])
+def test_weights_and_losses_are_those_of_single_steps_of_which_few_are_begun_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_per_batch: int, awaited: int
+) -> None:
+    monkeypatch.setattr(replay, "RUN_AHEAD_STEPS", 9)
+    device = HostCapture()
+    replayed = Run(tmp_path / "a", device, steps_per_batch, max_epochs=2)
+    assert device.awaited == [*range(awaited)]
     eager = Run(tmp_path / "b", None, max_epochs=2)
     assert replayed.steps is not None and replayed.steps.captured is not None
     assert [
@@ -223,6 +229,7 @@ def test_a_time_ends_amid_a_batch_too(
     assert run.trainer.global_step == run.summary.steps_completed == told.announced_step
     assert run.summary.samples_fed == told.announced_step * BATCH
     assert run.summary.epochs_completed > 1
+    assert planned_steps(small_trainer(max_steps=-1, max_epochs=-1)) is None
 
 
 def test_clipping_acts_inside_every_step_and_callbacks_only_where_they_can(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from fakes.small_fit import composed_cell
 from scalewise.config import KINDS, REHEARSALS, ConfigError, conf_dir, whole_samples
@@ -14,9 +15,9 @@ from scalewise.models.mlp import Mlp
 from scalewise.train.build import BUILDERS
 from scalewise.train.execution.module import held_parameters
 from scalewise.train.recording import BatchSizes, DataShare
-from scalewise.train.strategies import data_parallel
+from scalewise.train.strategies import data_parallel, model_parallel
 from scalewise.train.strategies.data_parallel import LocalSgd, _Averaging
-from scalewise.train.strategies.model_parallel import sharding_units
+from scalewise.train.strategies.model_parallel import FsdpStrategy, sharding_units
 from scalewise.train.strategies.pipeline import _hollow
 
 
@@ -37,18 +38,10 @@ def fits(option: str) -> tuple[str, ...]:
     return ("model=gpt2_tiny", "dataset=synthetic_tokens") if option in divided else ()
 
 
-def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:
-    config = composed_cell("strategy=heterogeneous", "strategy.shares=[0.6,0.4]")
-    with pytest.raises(ConfigError, match=r"strategy\.shares: found 2 with devices=4"):
-        config.per_device_batch_size(4)
-
-
 @pytest.mark.parametrize(
     ("batch", "weights", "sizes"),
-    [
-        (16, (0.7, 0.3), (11, 5)), (10, (1.0, 1.0, 1.0), (4, 3, 3)), (100, (3.0, 1.0), (75, 25)),
-        (8, (0.99, 0.005, 0.005), (6, 1, 1)), (3, (5.0, 1.0, 1.0), (1, 1, 1)),
-    ],
+    [(16, (0.7, 0.3), (11, 5)), (10, (1.0, 1.0, 1.0), (4, 3, 3)), (100, (3.0, 1.0), (75, 25)),
+     (8, (0.99, 0.005, 0.005), (6, 1, 1)), (3, (5.0, 1.0, 1.0), (1, 1, 1))],
 )  # fmt: skip
 def test_a_batch_is_shared_in_whole_samples(
     batch: int, weights: tuple[float, ...], sizes: tuple[int, ...]
@@ -59,11 +52,14 @@ def test_a_batch_is_shared_in_whole_samples(
         assert share.global_samples(30 * own, len(sizes)) == 30 * batch
 
 
-def test_accumulated_batches_count_towards_the_global_batch() -> None:
+def test_accumulated_batches_count_towards_the_global_batch_and_shares_fit_the_host() -> None:
     strong = composed_cell("strategy=ddp", "strategy.devices=2", "accumulate_grad_batches=4")
     assert (strong.per_device_batch_size(2), strong.global_batch_size(2)) == (64, 4 * 128)
     weak = composed_cell("strategy=ddp", "strategy.devices=2", "scaling=weak")
     assert (weak.per_device_batch_size(2), weak.global_batch_size(2)) == (128, 256)
+    shared = composed_cell("strategy=heterogeneous", "strategy.shares=[0.6,0.4]")
+    with pytest.raises(ConfigError, match=r"strategy\.shares: found 2 with devices=4"):
+        shared.per_device_batch_size(4)
 
 
 # What strategies that divide the model refuse, and how they cut it.
@@ -83,6 +79,24 @@ def test_fsdp_gathers_blocks_or_layers_one_at_a_time() -> None:
     assert sharding_units(nn.Linear(2, 2)) == []
 
 
+def test_fsdp_is_told_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, mesh, half = list[Any](), ("meta", (2,)), torch.bfloat16
+    monkeypatch.setattr(
+        model_parallel, "fully_shard", lambda _, **how: told.append([*how.values()])
+    )
+    monkeypatch.setattr(model_parallel, "init_device_mesh", lambda *mesh: mesh)
+    monkeypatch.setattr(FsdpStrategy, "root_device", torch.device("meta"))
+    module: Any = nn.ModuleDict({"network": nn.Linear(2, 2), "metric": nn.Linear(2, 2)})
+    for sharding, reduces in (("full", "fp32"), ("grad_op", "bf16")):
+        strategy, config = FsdpStrategy.__new__(FsdpStrategy), SimpleNamespace(sharding=sharding)
+        config.reduce_dtype, strategy._half = reduces, reduces == "bf16"
+        strategy._config, strategy._world_size = config, 2
+        strategy.divide(module)
+    assert [one.weight.is_meta for one in module.values()] == [False, True], "the rest is moved"
+    policies = MixedPrecisionPolicy(None, torch.float32), MixedPrecisionPolicy(half, half)
+    assert told == [[mesh, True, policies[0]], [mesh, False, policies[1]]]
+
+
 def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:
     model = Mlp(10, [16, 8], 2)
     counts = [p.numel() for p in model.parameters()]
@@ -94,7 +108,7 @@ def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:
 def test_averaging_is_told_a_timed_step() -> None:
     replicas = LocalSgd.__new__(LocalSgd)
     replicas._steps = 20
-    replicas._averagings = [_Averaging(step, 100, 1.0, 1.004) for step in (4, 10, 11, 16, 20)]
+    replicas._averagings = [_Averaging(step, 100, 0.002, 0.006) for step in (4, 10, 11, 16, 20)]
     found = replicas.communication(10)
     assert (found.rounds_per_step, found.payload_bytes_per_step) == (0.3, 30.0)
     assert found.ms_per_step == pytest.approx(1.2)

@@ -78,7 +78,7 @@ def await_first_step(_optim: object) -> None:
     import multiprocessing
 
     from torch import autograd
-    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.optim import optimizer as optim
 
     inner, passes, began = autograd.backward, itertools.count(), time.monotonic()
     steps: list[int] = []
@@ -97,7 +97,8 @@ def await_first_step(_optim: object) -> None:
         inner(*args, **kwargs)
 
     def begin(optimizer: Any, args: object, kwargs: object) -> None:
-        handle.remove()
+        hook.remove()
+        last.remove()
         steps.append(1)
         if autograd.backward is backward:
             autograd.backward = inner
@@ -110,7 +111,11 @@ def await_first_step(_optim: object) -> None:
             ) from None
         begin(optimizer, in_child=in_child())
 
-    handle = register_optimizer_step_post_hook(begin)
+    hook = optim.register_optimizer_step_post_hook(begin)
+    # Torch walks the hooks while this one changes them: behind those of the script none is lost.
+    last = optim.register_optimizer_step_pre_hook(
+        lambda *_: hook.hooks_dict_ref().move_to_end(hook.id)
+    )
     autograd.backward = backward
 
 

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,10 +87,9 @@ def test_throttling_balance_and_notes_are_in_words() -> None:
 
 
 def test_once_prints_a_table_or_in_one_line_that_there_is_no_gpu(
-    fake_nvml: Callable[[Scenario], Path],
-    monkeypatch: pytest.MonkeyPatch,
+    fake_nvml: Callable[[Scenario], Path], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("COLUMNS", "0")
     fake_nvml(Scenario().h200(2))
     assert main(["top", "--once"]) == 0
@@ -108,3 +108,4 @@ def test_balance_is_the_cv_of_what_every_device_tells() -> None:
     found = balance_of([sample(0, 600), sample(1, None)])
     assert found == {"utilization_percent": pytest.approx(33.33, abs=0.01)}
     assert balance_of([sample(0, 600)]) == {}
+    assert balance_of([replace(sample(n, 0), utilization_percent=0) for n in (0, 1)]) == {}

@@ -109,8 +109,9 @@ def _slower(factor: float, *precisions: str) -> Change:
     return _ranks(1, gemm=gemm)
 
 
-def _soak(first: float, last: float, reasons: tuple[str, ...] = (), each: int = 5) -> Change:
-    rates = [first] * each + [last] * each
+def _soak(first: float, last: float, reasons: tuple[str, ...] = (), count: int = 10) -> Change:
+    middle = [0.0] * (count - 6)
+    rates = [first + 9, first, first - 9, *middle, last - 9, last, last + 9][:count]
     windows = tuple(
         records.SoakWindow(i, rate, 1900, 70, 690.0, reasons) for i, rate in enumerate(rates)
     )
@@ -157,10 +158,13 @@ BEYOND = _all(
     _ranks(0, pairs=(_pair(179.0),), collectives=(_all_reduce(71.0),)),
     _ranks(1, launch=(records.LaunchCost("enqueue", _timing(20.1)),),
            copies=(records.CopyRate("h2d_pinned", False, 2**27, _timing(5000), 25.0, True),)),
-    _soak(760, 721, each=3),
+    _soak(760, 721, count=6),
 )  # fmt: skip
 HEALTHY: Mapping[str, Change] = {
     "two H200s": lambda report: report,
+    "one H200 and two cores": lambda r: replace(
+        _host(usable_cores=(0, 1))(r), devices=r.devices[:1], links=(), ranks=r.ranks[:1]
+    ),
     "nothing known": lambda r: replace(
         r,
         links=(records.PairLink(0, 1, None, None),),
@@ -196,7 +200,7 @@ HEALTHY: Mapping[str, Change] = {
     "what is copied at once": _ranks(
         1, copies=(records.CopyRate("h2d_pinned", True, 2**27, _timing(9000), 15, True),)
     ),
-    "few windows": _soak(760, 650, each=2),
+    "few windows": _soak(760, 650, count=5),
     "a small message": _ranks(0, collectives=(replace(_all_reduce(27), bytes=2**26),)),
     "width not told": _ranks(1, pcie=records.PcieLink(None, None, None, None)),
 }  # fmt: skip

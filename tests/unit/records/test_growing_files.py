@@ -44,11 +44,7 @@ LINES = partial(records.LineParser, dict)
 KINDS: dict[str, tuple[Callable[[Path], None], Callable[[], Any], Callable[[Path], Any]]] = {
     "metrics": (write_metrics, LINES, lambda p: [r.samples for r in records.read_metrics(p)]),
     "devices": (write_samples, LINES, lambda p: list(records.read_device_series(p).times)),
-    "steps": (
-        write_steps,
-        records.StepParser,
-        lambda p: records.read_steps(p, 0).rows["step"].tolist(),
-    ),
+    "steps": (write_steps, records.StepParser, lambda p: [*records.read_steps(p, 0).rows["step"]]),
 }
 
 
@@ -164,10 +160,7 @@ SAMPLE = {"time": 1.0, "devices": [], "cost_ms": 0.1}
     ("header", "line"),
     [
         *((one, SAMPLE) for one in ([], 3, HEADER | {"devices": 5}, HEADER | {"devices": [5]})),
-        *(
-            (HEADER, SAMPLE | {"devices": one})
-            for one in (5, [5], [{"id": "a", "energy_j": 1e308}])
-        ),
+        *((HEADER, SAMPLE | {"devices": d}) for d in (5, [5], [{"id": "a", "energy_j": 1e308}])),
         (HEADER, SAMPLE | {"time": "noon"}),
     ],
 )

@@ -205,8 +205,9 @@ def test_of_several_hosts_the_first_failure_is_blamed(
 ) -> None:
     folder = records.CellFolder(tmp_path)
     first = announce(folder, "12.0", 2, "node0", 4000)
-    with pytest.raises(NodesApart):
-        meet(folder, "11.0", 1, 2, go_on=lambda: False)
+    for stale in ("11.0", "13.0"):
+        with pytest.raises(NodesApart):
+            meet(folder, stale, 1, 2, go_on=lambda: False)
     second = meet(folder, "12.0", 1, 2)
     assert second == Nodes(1, 2, "node0", 4000)
     assert conclude(folder, second, other) == other
@@ -231,6 +232,7 @@ def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: 
     assert [(one.rank, one.pid) for one in ranks.processes] == [(2, 71), (3, 72)]
     started = [call.args[0] for call in starter.call_args_list]
     assert all(None not in start.environment.values() for start in started)
+    assert "lo" not in [start.environment.get("GLOO_SOCKET_IFNAME") for start in started]
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
     assert [[start.environment[name] for name in names] for start in started] == [
         ["2", "0", "6", "4000"], ["3", "1", "6", "4000"],
@@ -261,6 +263,7 @@ def test_a_rank_has_the_threads_that_torchrun_and_lightning_would_give_it(
     job = replace(job, slots=(slot,) * count, settings=settings)
     Ranks(job, records.CellFolder(tmp_path), lambda one: started.append(one) or 1).start()
     assert {one.environment["OMP_NUM_THREADS"] for one in started} == {threads}
+    assert {"NCCL_SOCKET_IFNAME" in one.environment for one in started} == {kind == "cuda"}
     plain = script and count == 1  # with a rank of its own, many a script wraps its model in DDP
     assert [one.environment.get("RANK") for one in started] == [None if plain else "0", "1"][:count]
     assert [ENV_SCRIPT in one.environment for one in started] == [script] * count
@@ -269,9 +272,7 @@ def test_a_rank_has_the_threads_that_torchrun_and_lightning_would_give_it(
     assert [len(one.inherited) == 1 for one in started] == listens
 
 
-def test_standard_streams_are_closed_under_their_own_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_streams_are_closed_under_their_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "dup2", duplicate := Mock())
     monkeypatch.setattr(os, "close", close := Mock())
     ranks.redirect(5, 6, 6)

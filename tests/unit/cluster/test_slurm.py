@@ -180,7 +180,7 @@ def test_a_cpu_device_has_the_cores_and_a_host_the_share_that_was_asked_for() ->
     cell: Any = SimpleNamespace(hardware=HardwareConfig("cpu", kind="cpu"))
     auto: Any = SimpleNamespace(hardware=HardwareConfig("auto"))
     devices = len(os.sched_getaffinity(0))
-    (slot, *others) = granted(cell, ClusterDemand(4 * devices, 4, 0, 1)).slots
+    (slot, *others) = granted(cell, ClusterDemand(4 * devices, 4, 1, 1)).slots
     assert (slot.kind, len(slot.cores), len(others)) == ("cpu", 1, devices - 1)
     with pytest.raises(HostMismatch, match="4000 were asked for"):
         granted(auto, ClusterDemand(4000, 1, 0, 1))

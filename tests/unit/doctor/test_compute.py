@@ -211,9 +211,9 @@ def test_each_rank_copies_alone_then_pinned_kinds_together_and_comes_to_every_me
     host_copies(record, team, Budget(), None, _CPU)  # without a UUID: NVML is not asked
     assert [(c.kind, c.together) for c in record.found.copies] == copied
     assert (record.found.missing, team.met) == (missing, met)
-    monkeypatch.setattr("time.perf_counter", iter([1.5, 3.5]).__next__)
+    monkeypatch.setattr("time.perf_counter", iter([1.5, 4.0]).__next__)
     record.stage("copies", list)
-    assert (record.found.stage, record.found.seconds) == ("copies", {"copies": 2.0})
+    assert (record.found.stage, record.found.seconds) == ("copies", {"copies": 2.5})
 
 
 def test_the_link_of_the_gpu_in_question_is_read_while_copies_are_under_way(

@@ -1,6 +1,5 @@
 """What is drawn, for 1 to 16 GPUs, narrow and wide."""
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,10 +35,10 @@ def _frame(count: int, *, gpm: bool = True, lost: int | None = None) -> Frame:
 
 
 def _draw(frame: Frame, width: int) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(render(frame, "driver 1", width))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    console = Console(width=width, color_system=None)
+    with console.capture() as drawn:
+        console.print(render(frame, "driver 1", width))
+    return drawn.get().splitlines()
 
 
 @pytest.mark.parametrize("count", [1, 8, 16])

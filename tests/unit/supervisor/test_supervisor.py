@@ -207,7 +207,7 @@ def test_of_several_hosts_the_first_failure_is_blamed(
     first = announce(folder, "12.0", 2, "node0", 4000)
     for stale in ("11.0", "13.0"):
         with pytest.raises(NodesApart):
-            meet(folder, stale, 1, 2, go_on=lambda: False)
+            meet(folder, stale, 1, 2, go_on=iter([True, False]).__next__)
     second = meet(folder, "12.0", 1, 2)
     assert second == Nodes(1, 2, "node0", 4000)
     assert conclude(folder, second, other) == other
@@ -227,6 +227,8 @@ def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: 
     starter = Mock(side_effect=[71, 72])
     job = replace(supervised(tmp_path).job, slots=(SLOT, SLOT), nodes=Nodes(1, 3, "node0", 4000))
     assert (job.world_size, job.first_rank, job.errors.name) == (6, 2, "supervisor1.err")
+    first = replace(job, nodes=Nodes(0, 3, "node0", 4000))
+    assert first.errors == replace(job, nodes=None).errors == Path(job.folder) / "supervisor.err"
     ranks = Ranks(job, records.CellFolder(tmp_path), starter)
     ranks.start()
     assert [(one.rank, one.pid) for one in ranks.processes] == [(2, 71), (3, 72)]

@@ -91,8 +91,7 @@ def test_the_slowest_rank_counts_and_each_batch_is_prepared() -> None:
     team = Team(0, 1)
     team.largest = lambda values: [max(value, 0.02) for value in values]  # type: ignore[method-assign]
     prepare, watch = Mock(), Mock(side_effect=lambda _, iterations: 0.001 * iterations)
-    meet = {"team": team, "prepare": prepare}
-    timing = compute.measure(watch, lambda: None, 0.4, **meet, most_iterations=2)
+    timing = compute.measure(watch, Mock(), 0.4, team=team, prepare=prepare, most_iterations=2)
     # Estimated by two in a row: 10 ms each, where the other rank is the slower.
     assert timing.samples_us == pytest.approx((10_000.0,) * 7)
     assert [call.args[1] for call in watch.call_args_list] == [1, 1, 2] + 7 * [2]

@@ -252,9 +252,8 @@ def test_a_rank_has_used_what_its_processes_used_since_the_last_reading(
         (1.05, [], 68.75, 8.0), (2.0, [old, born], 50.0, 16.0),
     ):  # fmt: skip
         clock[0], root.children.return_value = now, children
-        sample = DeviceSample("rank3", utilization_percent=percent, memory_used_mib=rss_mib)
-        told = new if now == 0.0 else []
-        assert reader.read() == readers.Reading(5.0, 1500.0, {"rank3": sample}, new=told)
+        read = {"rank3": DeviceSample("rank3", percent, rss_mib)}
+        assert reader.read() == readers.Reading(5.0, 1500.0, read, new=[] if now else new)
 
 
 def test_a_process_that_is_ending_has_no_memory_and_one_that_is_gone_no_sample() -> None:

@@ -65,7 +65,7 @@ def test_narrow_keeps_what_matters_and_wide_shows_more() -> None:
 
 @pytest.mark.parametrize(
     ("used", "celsius", "alarms"),
-    [(0.95, 84, False), (0.951, None, True), (0.0, 85, True), (None, None, False)],
+    [(0.95, 84, False), (0.951, None, True), (0.0, 85, True), (0.0, 90, True), (None, None, False)],
 )
 def test_memory_and_heat_alarm(used: float | None, celsius: float | None, alarms: bool) -> None:
     (device,) = _frame(1).devices

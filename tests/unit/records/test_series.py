@@ -129,10 +129,9 @@ def test_device_samples_come_back_with_what_happened_to_them(tmp_path: Path) -> 
 def test_shards_come_back_and_a_torn_archive_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "audit" / "rank1.npz"
     records.write_shard(path, records.ShardIndices(1, np.array([3, 1, 3]), 10, True))
-    shard = records.read_shard(path, 1)
-    assert list(shard.indices) == [3, 1, 3]
-    told = shard.rank, shard.dataset_size, shard.epoch_complete, shard.data_shard
-    assert told == (1, 10, True, None)
+    one = records.read_shard(path, 1)
+    assert list(one.indices) == [3, 1, 3]
+    assert (one.rank, one.dataset_size, one.epoch_complete, one.data_shard) == (1, 10, True, None)
     whole = path.read_bytes()
     for size in range(0, len(whole), 37):
         path.write_bytes(whole[:size])

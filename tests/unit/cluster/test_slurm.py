@@ -228,10 +228,10 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     folder = CellFolder(tmp_path)
     folder.save_attempt(Ending("interrupted", "preempted", "SLURM preempted the job", number=1))
     sent = sent_of(tmp_path, "NODE_FAIL")
-    sent.ended = time.monotonic()
+    sent.ended = time.monotonic() - 30
     folder.save_running(RunningAttempt(2, 2.0, ()))
     assert sent.ending(settle_s=60.0) is None, "its last file may still come"
-    ending = sent.ending(settle_s=0.0)
+    ending = sent.ending(settle_s=29.0)
     assert (ending.outcome, ending.cause) == ("failed", "host")
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 

@@ -29,13 +29,13 @@ _FLOAT_BYTES = 4
 _NAN = float("nan")
 _MOST_ITERATIONS = 100
 
-_CYCLES_TO_START, _MOST_CYCLES = 3 * 10**5, 10**7
+_CYCLES_TO_START, _MOST_CYCLES = 300_000, 10_000_000
 """Of one collective, and of a batch: 5 ms at 2 GHz, in which a thread starts 100 through torch."""
 
 _LARGEST_VALUE = 1e30
 """Well inside fp32's range."""
 
-_BYTES_COUNT_FROM = 2**17
+_BYTES_COUNT_FROM = 131_072
 """Smaller messages take their latency, and hardly anything beyond."""
 
 # torch 2.13 renamed them and warns of the old names.
@@ -87,7 +87,7 @@ def expected_s(last: CollectiveRate, size: int) -> float:
     Time grows as bytes do, from sizes on at which bytes are what takes time. The fastest repetition
     of the last size counts, so that one slow moment does not end the series.
     """
-    growth = max(1.0, size / last.bytes) if last.bytes >= _BYTES_COUNT_FROM else 1.0
+    growth = size / last.bytes if last.bytes >= _BYTES_COUNT_FROM else 1.0
     return 7 * growth * min(last.timing.samples_us) / 1e6
 
 
@@ -184,7 +184,7 @@ def exercise(
                       lambda: torch.equal(whole, ramp)),
         "all_gather": (_NAN, rank, lambda: _ALL_GATHER(whole, part, group=group), is_gathered),
         "reduce_scatter": (rank, _NAN, lambda: _REDUCE_SCATTER(part, whole, group=group),
-                           lambda: torch.equal(part, summed()[rank * share : (rank + 1) * share])),
+                           lambda: torch.equal(part, summed().view(ranks, share)[rank])),
     }  # fmt: skip
     in_whole, in_part, run, is_right = tasks[collective]
 

@@ -190,7 +190,7 @@ def _pcie(name: str, link: PcieLink, pinned: Sequence[CopyRate]) -> Iterator[_Fo
 
 def _steadiness(name: str, soak: Soak) -> Iterator[_Found]:
     rates = [window.tflops for window in soak.windows]
-    third = max(1, len(rates) // 3)
+    third = len(rates) // 3
     ratio = statistics.median(rates[-third:]) / statistics.median(rates[:third])
     reasons = sorted({r for w in soak.windows for r in w.throttle_reasons or ()})
     if ratio < _STEADY or any(word in reason.lower() for reason in reasons for word in _THERMAL):

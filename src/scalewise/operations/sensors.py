@@ -59,7 +59,7 @@ def interpolate(stream: Tensor, times: Tensor, targets: Tensor) -> Tensor:
     begin, end = times.gather(1, left), times.gather(1, right)
     span = end - begin
     # Neighbours at the same time leave nothing to interpolate: the first of them holds.
-    weight = torch.where(span > 0, (targets - begin) / span, 0.0).clamp(0, 1).unsqueeze(-1)
+    weight = torch.where(span > 0, (targets - begin) / span, 0.0).clamp(max=1).unsqueeze(-1)
     width = (-1, -1, stream.shape[2])
     before = stream.gather(1, left.unsqueeze(-1).expand(width)).float()
     after = stream.gather(1, right.unsqueeze(-1).expand(width)).float()

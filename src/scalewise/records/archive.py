@@ -20,7 +20,7 @@ from typing import Final
 from scalewise.records.files import RecordError, read_plain
 
 _MOST_FILES: Final = 100_000
-_MOST_BYTES: Final = 10**9
+_MOST_BYTES: Final = 1_000_000_000
 """Unpacked. Whoever reads them needs a few times as much memory."""
 _MOST_TIMES: Final = 200
 """Unpacked bytes for each byte of the archive: records of sweeps have 3 to 20."""

@@ -27,7 +27,7 @@ T_co = TypeVar("T_co", covariant=True)
 SCHEMA_VERSION = 1
 Rank = Annotated[int, Field(ge=0, lt=2**16)]
 WorldSize = Annotated[int, Field(ge=1, le=2**16)]
-UnixTime = Annotated[float, Field(ge=0, le=10**11)]
+UnixTime = Annotated[float, Field(ge=0, le=1e11)]
 FileName = Annotated[str, Field(max_length=255, pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$")]
 """One that leads nowhere else."""
 
@@ -63,8 +63,8 @@ def is_version(found: object, known: int) -> bool:
     return type(found) is int and found == known
 
 
-_DEEPEST: Final = 5
-"""Folders between a sweep and its deepest file, ``earlier/1/attempts/1.logs`` of a cell."""
+_DEEPEST: Final = 6
+"""Folders around the deepest file of a sweep: it, a cell and ``earlier/1/attempts/1.logs``."""
 
 
 def refuse_link(path: Path) -> None:
@@ -73,7 +73,7 @@ def refuse_link(path: Path) -> None:
     Whoever made the sweep's folder could have other files read, or written over. The sweep's own
     folder may be a link: that one is the reader's.
     """
-    folders = path.parents[: _DEEPEST + 1]
+    folders = path.parents[:_DEEPEST]
     for depth, folder in enumerate(folders):
         if folder.is_symlink() and any(
             os.path.lexists(above / name)
@@ -90,9 +90,8 @@ def open_plain(path: Path) -> BufferedReader:
     Raises OSError that names ``path``, also for a pipe or a device.
     """
     refuse_link(path)
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path, os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno == errno.ELOOP:
             error.strerror = "found a link; allowed: a plain file"
@@ -295,7 +294,7 @@ def parse_series(path: Path, parser: Parser[T]) -> T:
         raise RecordError(f"{path}: {error}") from error
 
 
-_CHUNK_BYTES: Final = 4 * 2**20
+_CHUNK_BYTES: Final = 4_194_304
 _FINGERPRINT_BYTES: Final = 512
 
 

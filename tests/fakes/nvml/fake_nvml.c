@@ -292,6 +292,7 @@ EXPORT Result nvmlDeviceGetFieldValues(Gpu *gpu, int count, FieldValue *values) 
         values[i].type = 3;
         values[i].result = (int)query(gpu, field == 197   ? "pcie_tx_bytes"
                                            : field == 198 ? "pcie_rx_bytes"
+                                           : field == 138 ? "nvlink_tx_kib"
                                            : field == 202 ? "nvlink_tx_bytes" : "unknown", &value);
         values[i].value.as_wide = (unsigned long long)value;
     }

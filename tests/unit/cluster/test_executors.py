@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,30 +29,12 @@ def cells(*overrides: str) -> list[Cell]:
 LOST = Ending("failed", "host", "node1 was lost")
 
 
-class AnsweringLink(HostLink):
-    """A host that has answered already."""
-
-    host = "node1"
-
-    def __init__(self, answer: Ending) -> None:
-        self._answer = answer
-
-    def answer(self) -> Ending:
-        return self._answer
-
-    def greet(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def drop(self) -> None: ...
-
-
 class Answering(RayExecutor):
     """Each try ends at once, and alike."""
 
     def __init__(self, answer: Ending) -> None:
         super().__init__(RayConfig())
-        self.link = AnsweringLink(answer)
+        self.link = Mock(HostLink, host="node1", answer=lambda: answer)
 
     def demand(self, cell: Cell) -> ClusterDemand:
         return ClusterDemand(cell.planned.devices or 1, 1, 0, 1)

@@ -107,13 +107,9 @@ def test_an_actor_is_wanted_until_stopped_or_without_news(monkeypatch: pytest.Mo
 LOST = Ending("failed", "host", "b is gone")
 
 
-class Host:
-    """A link that has answered."""
-
-    def __init__(self, host: str, answer: Ending | None) -> None:
-        self.host = host
-        self.answer = lambda: answer
-        self.stop = Mock()
+def link(host: str, answer: Ending | None) -> Mock:
+    """To a host that has answered."""
+    return Mock(host=host, answer=lambda: answer)
 
 
 def remote(folder: CellFolder, *hosts: Any) -> RayCell:
@@ -139,22 +135,22 @@ def test_a_supervisor_that_saw_only_what_came_of_a_loss_is_corrected(
     folder = CellFolder(tmp_path)
     recorded = Ending(*known, number=1)
     folder.save_attempt(recorded)
-    running = remote(folder, Host("b", LOST))
+    running = remote(folder, link("b", LOST))
     assert (running.ending().outcome, running.ending().message) == ("failed", told)
     lost = replace(recorded, outcome="failed", cause="host", message="b is gone", rank=None)
     assert list(folder.attempts()) == [recorded if recorded.message == told else lost]
 
 
 def test_where_a_host_failed_the_others_get_time_are_stopped_and_given_up(tmp_path: Path) -> None:
-    late, failed = Host("a", None), Host("b", Ending("failed", "exception", "of a fault", number=1))
+    late, failed = link("a", None), link("b", Ending("failed", "exception", "of a fault", number=1))
     running = remote(CellFolder(tmp_path), late, failed)
     for shares, stops, given_up in ((0.9, 0, False), (1.1, 1, False), (2.1, 1, True)):
         running.failed_at = time.monotonic() - shares * ray_executor._OTHERS_S
         running.end_others()
         assert (late.stop.call_count, running.ended) == (stops, given_up)
-    remote(CellFolder(tmp_path), late, Host("b", LOST)).end_others()
+    remote(CellFolder(tmp_path), late, link("b", LOST)).end_others()
     assert late.stop.call_count == 2, "at once"
-    assert remote(CellFolder(tmp_path), Host("a", Ending("done"))).ended
+    assert remote(CellFolder(tmp_path), link("a", Ending("done"))).ended
     cell = Mock(ended=False)
     cell.take_answers.side_effect = lambda: setattr(cell, "ended", True)
     RayExecutor(RayConfig(cpus_per_device=4)).cancel([cell], math.inf)
@@ -176,21 +172,16 @@ def test_a_cell_wider_than_a_node_takes_several(on_ray: RayExecutor) -> None:
         on_ray.demand(asked("strategy=ddp", f"strategy.devices={devices}", "hardware=h200"))
         for devices in (16, 4, "auto")
     ]
+    on_cpu = ("hardware=cpu", "strategy=ddp", "hardware.cores_per_device=6")
+    wanted.append(on_ray.demand(asked(*on_cpu, "batch_size=960", "strategy.devices=auto")))
     found = [(one.nodes, one.gpus_per_node, one.cpus_per_node) for one in wanted]
-    assert found == [(2, 8, 32), (1, 4, 16), (1, 8, 32)]
+    assert found == [(2, 8, 32), (1, 4, 16), (1, 8, 32), (1, 0, 30)]
 
 
 def test_what_no_node_of_the_cluster_holds_is_refused(on_ray: RayExecutor) -> None:
     told = r"of 2 nodes of the Ray cluster 2 hold that \(the largest: 8 GPUs and 32 CPUs\)"
     with pytest.raises(HostMismatch, match=told):
         on_ray.demand(asked("strategy=ddp", "strategy.devices=32", "hardware=h200"))
-
-
-class Actor:
-    """A Ray actor whose calls end as the cluster below says."""
-
-    def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=lambda *told: name)
 
 
 @pytest.mark.parametrize(
@@ -215,5 +206,5 @@ def test_a_link_says_what_was_lost(answer: Any, expected: Any) -> None:
         is_ready=lambda run: True, get=get, errors=(RuntimeError,), nodes=lambda: alive
     )
     order = Order("cell", PLANNED, ClusterDemand(1, 1, 0, 1), Origin("/", (), ()))
-    said = HostLink(cluster, NODES[0], Actor(), order).answer()
+    said = HostLink(cluster, NODES[0], Mock(), order).answer()
     assert (said and (said.outcome, said.cause, said.message)) == expected

@@ -93,7 +93,7 @@ def test_the_width_of_a_cell_decides_what_it_asks_for(
     devices: int | str, options: dict[str, Any], wanted: ClusterDemand, said: str
 ) -> None:
     found = demand(cell_of(devices), SlurmExecutor.of(options).config)
-    assert (found, str(found)) == (wanted, said)
+    assert (repr(found), str(found)) == (repr(wanted), said), "2.0 GPUs would be refused"
 
 
 @pytest.mark.parametrize(
@@ -120,22 +120,12 @@ def test_a_script_has_a_task_a_node_and_its_ranks_cores(tmp_path: Path, commands
     executor = slurm.make_executor(tmp_path, config, ClusterDemand(4, 2, 2, 3))
     jobs = [CellJob(order_of(CellFolder(tmp_path)), 60, 60)] * 3
     assert [job.job_id for job in submit(executor, jobs)] == ["5_0", "5_1", "5_2"]
-    text = (tmp_path / "sent").read_text()
-    for line in (
-        "#SBATCH --array=0-2%3",
-        "#SBATCH --constraint=h200",
-        "#SBATCH --cpus-per-task=6",
-        "#SBATCH --exclusive",
-        "#SBATCH --gpus-per-node=2",
-        "#SBATCH --mem=3072M",
-        "#SBATCH --nodes=2",
-        "#SBATCH --ntasks-per-node=1",
-        "#SBATCH --partition=gpu",
-        "#SBATCH --requeue",
-        "#SBATCH --time=60",
-    ):
-        assert line in text.splitlines()
-    (start,) = [line for line in text.splitlines() if line.startswith("srun")]
+    lines = (tmp_path / "sent").read_text().splitlines()
+    assert {line.removeprefix("#SBATCH --") for line in lines} >= {
+        "array=0-2%3", "constraint=h200", "cpus-per-task=6", "exclusive", "gpus-per-node=2",
+        "mem=3072M", "nodes=2", "ntasks-per-node=1", "partition=gpu", "requeue", "time=60",
+    }  # fmt: skip
+    (start,) = [line for line in lines if line.startswith("srun")]
     assert "--kill-on-bad-exit=1 --cpus-per-task=6" in start
     submit(executor, jobs[:1])
     assert "--array" not in (tmp_path / "sent").read_text()
@@ -188,11 +178,12 @@ def test_a_job_that_sees_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.Mo
 
 def test_a_cpu_device_has_the_cores_and_a_host_the_share_that_was_asked_for() -> None:
     cell: Any = SimpleNamespace(hardware=HardwareConfig("cpu", kind="cpu"))
+    auto: Any = SimpleNamespace(hardware=HardwareConfig("auto"))
     devices = len(os.sched_getaffinity(0))
-    (slot, *others) = granted(cell, ClusterDemand(4 * devices, 4, 0, 1)).slots
+    (slot, *others) = granted(cell, ClusterDemand(4 * devices, 4, 1, 1)).slots
     assert (slot.kind, len(slot.cores), len(others)) == ("cpu", 1, devices - 1)
     with pytest.raises(HostMismatch, match="4000 were asked for"):
-        granted(cell, ClusterDemand(4000, 1, 0, 1))
+        granted(auto, ClusterDemand(4000, 1, 0, 1))
 
 
 def test_waiting_for_what_the_cluster_has_not_is_told_from_waiting() -> None:
@@ -237,10 +228,10 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     folder = CellFolder(tmp_path)
     folder.save_attempt(Ending("interrupted", "preempted", "SLURM preempted the job", number=1))
     sent = sent_of(tmp_path, "NODE_FAIL")
-    sent.ended = time.monotonic()
+    sent.ended = time.monotonic() - 30
     folder.save_running(RunningAttempt(2, 2.0, ()))
     assert sent.ending(settle_s=60.0) is None, "its last file may still come"
-    ending = sent.ending(settle_s=0.0)
+    ending = sent.ending(settle_s=29.0)
     assert (ending.outcome, ending.cause) == ("failed", "host")
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 

@@ -71,7 +71,9 @@ def test_a_cpu_is_divided_into_the_devices_asked_for(monkeypatch: pytest.MonkeyP
 
 
 # Facts of a host, from the kernel's files as it writes them and from the fake driver.
-def test_a_told_host_has_nothing_missing(tmp_path: Path) -> None:
+def test_a_told_host_has_nothing_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Mock(total=2**33, available=3 * 2**30)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
     for path, text in {
         "proc/pressure/cpu": "some avg10=52.16 avg60=37.09 total=3\nfull avg10=1.00 total=0\n",
         "sys/devices/system/node/node10/cpulist": "4-5\n",
@@ -86,7 +88,7 @@ def test_a_told_host_has_nothing_missing(tmp_path: Path) -> None:
     assert (facts.cpu_governor, facts.cpu_pressure_percent) == ("performance", 52.16)
     nodes = [(node.node, node.cores) for node in facts.numa_nodes]
     assert nodes == [(0, (0, 1, 2, 8)), (2, ()), (10, (4, 5))]
-    assert facts.memory_total_mib >= facts.memory_available_mib > 0
+    assert (facts.memory_total_mib, facts.memory_available_mib) == (8192, 3072)
     assert facts.shm_total_mib >= facts.shm_free_mib
 
 

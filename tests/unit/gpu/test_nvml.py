@@ -44,13 +44,14 @@ def test_the_core_group_reads_every_value_in_its_unit(fake_nvml: FakeNvml) -> No
 
 def test_the_slow_group_adds_counters_and_processes(fake_nvml: FakeNvml) -> None:
     scenario = Scenario().h200(1).add("process 0 4242 5120")
-    scenario.value(0, "ecc_uncorrected", 3).value(0, "remapped_rows", 2)
+    scenario.value(0, "ecc_uncorrected", 3).value(0, "remapped_rows", 2).value(1, "energy_mj", 1500)
     # What Hopper answers in place of fields 138 and 139.
     scenario.value(0, "nvlink_tx_bytes", 3 * 2**20)
     scenario.value(0, "pcie_tx_bytes", 5 * 2**20).value(0, "pcie_rx_bytes", 7 * 2**20)
-    fake_nvml(scenario)
+    fake_nvml(scenario.gpu(1, 24_576, "NVIDIA A10G").value(1, "nvlink_tx_kib", 9 * 2**10))
     with open_nvml() as nvml:
-        sample = nvml.sample(nvml.devices()[0], slow=True)
+        sample, other = (nvml.sample(one, slow=True) for one in nvml.devices())
+    assert (other.nvlink_tx_mib, other.energy_j) == (9, 1.5)
     assert sample.energy_j is not None and 5000 < sample.energy_j < 5000 + 600 * 60
     assert (sample.ecc_corrected, sample.ecc_uncorrected, sample.remapped_rows) == (0, 3, 2)
     assert (sample.nvlink_tx_mib, sample.pcie_tx_mib, sample.pcie_rx_mib) == (3, 5, 7)

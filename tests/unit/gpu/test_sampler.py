@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock, call
 
 import psutil
 import pytest
@@ -18,8 +19,9 @@ import pytest
 from fakes.nvml.fixture import FakeNvml
 from fakes.nvml.scenario import GPU_IS_LOST, NO_PERMISSION, VERSION_MISMATCH, Scenario, gpu_uuid
 from scalewise import records
-from scalewise.gpu import DeviceSampler, open_nvml, readers, stats_path
+from scalewise.gpu import DeviceSampler, readers, stats_path
 from scalewise.gpu.export import export_cell, multi_gpu_path
+from scalewise.gpu.nvml import GpuDevice
 from scalewise.gpu.sampler import Ticks
 from scalewise.gpu.xid import PATIENCE, DeviceAlerts
 from scalewise.records import CellFolder, DeviceSample, DeviceSeries, read_device_series
@@ -107,22 +109,35 @@ def test_the_earlier_monitors_files_grow_in_training(fake_nvml: FakeNvml, tmp_pa
     assert live == [path.read_text() for path in paths], "what scalewise export writes"
 
 
-def test_slow_groups_come_gpu_by_gpu(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together, those of eight real GPUs would take longer than a beat at 10 Hz."""
-    monkeypatch.setattr(readers, "SLOW_INTERVAL_S", 0.8)
-    fake_nvml(Scenario().h200(4))
-    reader, begun = readers.GpuReader(open_nvml(), 0.1), time.monotonic()
-    first = reader.read(all_groups=True)
-    assert all(sample.energy_j is not None for sample in first.samples.values())
-    read_at: dict[str, list[float]] = {gpu_uuid(i): [] for i in range(4)}
-    while not all(read_at.values()):
-        time.sleep(0.1)
-        slow = [uuid for uuid, s in reader.read().samples.items() if s.energy_j is not None]
-        assert len(slow) <= 1
-        for uuid in slow:
-            read_at[uuid].append(time.monotonic() - begun)
-    reader.close()
-    assert all(read_at.values()), read_at
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """A clock that nothing else moves; each reading takes one and a half seconds."""
+    now = [0.0]
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now[0])
+        patch.setattr(time, "perf_counter", cycle([1.0, 2.5]).__next__)
+        patch.setattr(time, "time", lambda: 5.0)
+        yield now
+
+
+def test_each_group_is_read_when_it_is_due_and_slow_ones_gpu_by_gpu(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    """Together, slow ones of eight real GPUs would take longer than a beat at 10 Hz."""
+    monkeypatch.setattr(readers, "XidWatch", Mock(return_value=Mock(read=list)))
+    gpus = [GpuDevice(i, gpu_uuid(i), "NVIDIA H200", None, None, None) for i in range(8)]
+    nvml = Mock(faults={}, unavailable={}, devices=lambda: gpus, sample=Mock(return_value=_FINE))
+    reader = readers.GpuReader(nvml, 1.5)
+    for now, gpm, slow in (
+        (50.0, True, [0, 1]), (100.0, True, [*range(8)]), (100.25, False, []), (100.5, True, []),
+        (109.25, True, []), (109.5, False, [0, 1]), (111.0, True, [2, 3]), (118.75, True, [4, 5]),
+        (120.0, True, [6, 7]), (120.25, False, [0, 1]),
+    ):  # fmt: skip
+        clock[0] = now
+        reading = reader.read(all_groups=now == 100.0)
+        assert reading == readers.Reading(5.0, 1500.0, {one.uuid: _FINE for one in gpus}, {}, [])
+        asked = [call(one, slow=one.index in slow, gpm=gpm) for one in gpus]
+        assert nvml.sample.call_args_list[-8:] == asked
 
 
 @pytest.mark.parametrize("broken", [None, OSError("the driver went away")])
@@ -207,7 +222,7 @@ def test_cpu_and_memory_of_a_rank_include_its_children() -> None:
         reader = readers.ProcessReader(lambda: {3: parent.pid})
         first = reader.read().samples["rank3"]
         time.sleep(0.5)
-        second, at_once = (reader.read().samples["rank3"] for _ in range(2))
+        second = reader.read().samples["rank3"]
         every = [parent.pid, *(p.pid for p in psutil.Process(parent.pid).children(recursive=True))]
         apart = readers.ProcessReader(lambda: dict(enumerate(every))).read().samples
         parent.stdin.close()
@@ -217,8 +232,28 @@ def test_cpu_and_memory_of_a_rank_include_its_children() -> None:
     assert second.memory_used_mib is not None and second.memory_used_mib > 8
     assert second.power_w is None
     assert len(apart) == 3 and (apart["rank0"].memory_used_mib or 0) < second.memory_used_mib
-    assert at_once.utilization_percent is None, "a window below the kernel's ticks says nothing"
-    assert at_once.memory_used_mib is not None
+
+
+def test_a_rank_has_used_what_its_processes_used_since_the_last_reading(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    def process(pid: int, rss_mib: int, *cpu_s: tuple[float, float]) -> MagicMock:
+        times = [Mock(user=user, system=system) for user, system in cpu_s]
+        memory = Mock(return_value=Mock(rss=rss_mib * 2**20))
+        return MagicMock(pid=pid, cpu_times=Mock(side_effect=times), memory_info=memory)
+
+    root = process(7, 3, (1.0, 0.25), (1.0, 0.25), (1.0, 0.3125), (1.5, 0.5), (1.5, 0.5))
+    old, born = process(8, 5, *[(0.5, 0.25)] * 5), process(9, 8, (0.25, 0.225))
+    monkeypatch.setattr(psutil, "Process", lambda pid: root)
+    new = [records.SampledDevice("rank3", 3, "process of rank 3", 3)]
+    reader = readers.ProcessReader(lambda: {3: 7})
+    for now, children, percent, rss_mib in (
+        (0.0, [old], None, 8.0), (0.04, [], None, 8.0), (0.05, [], 125.0, 8.0),
+        (1.05, [], 68.75, 8.0), (2.0, [old, born], 50.0, 16.0),
+    ):  # fmt: skip
+        clock[0], root.children.return_value = now, children
+        read = {"rank3": DeviceSample("rank3", percent, rss_mib)}
+        assert reader.read() == readers.Reading(5.0, 1500.0, read, new=[] if now else new)
 
 
 def test_a_process_that_is_ending_has_no_memory_and_one_that_is_gone_no_sample() -> None:

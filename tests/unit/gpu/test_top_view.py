@@ -1,7 +1,7 @@
 """What is drawn, for 1 to 16 GPUs, narrow and wide."""
 
-import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,10 +35,10 @@ def _frame(count: int, *, gpm: bool = True, lost: int | None = None) -> Frame:
 
 
 def _draw(frame: Frame, width: int) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(render(frame, "driver 1", width))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    console = Console(width=width, color_system=None)
+    with console.capture() as drawn:
+        console.print(render(frame, "driver 1", width))
+    return drawn.get().splitlines()
 
 
 @pytest.mark.parametrize("count", [1, 8, 16])
@@ -65,7 +65,7 @@ def test_narrow_keeps_what_matters_and_wide_shows_more() -> None:
 
 @pytest.mark.parametrize(
     ("used", "celsius", "alarms"),
-    [(0.95, 84, False), (0.951, None, True), (0.0, 85, True), (None, None, False)],
+    [(0.95, 84, False), (0.951, None, True), (0.0, 85, True), (0.0, 90, True), (None, None, False)],
 )
 def test_memory_and_heat_alarm(used: float | None, celsius: float | None, alarms: bool) -> None:
     (device,) = _frame(1).devices
@@ -86,10 +86,9 @@ def test_throttling_balance_and_notes_are_in_words() -> None:
 
 
 def test_once_prints_a_table_or_in_one_line_that_there_is_no_gpu(
-    fake_nvml: Callable[[Scenario], Path],
-    monkeypatch: pytest.MonkeyPatch,
+    fake_nvml: Callable[[Scenario], Path], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("COLUMNS", "0")
     fake_nvml(Scenario().h200(2))
     assert main(["top", "--once"]) == 0
@@ -108,3 +107,4 @@ def test_balance_is_the_cv_of_what_every_device_tells() -> None:
     found = balance_of([sample(0, 600), sample(1, None)])
     assert found == {"utilization_percent": pytest.approx(33.33, abs=0.01)}
     assert balance_of([sample(0, 600)]) == {}
+    assert balance_of([replace(sample(n, 0), utilization_percent=0) for n in (0, 1)]) == {}

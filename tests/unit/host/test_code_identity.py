@@ -11,35 +11,17 @@ from typing import Self
 
 import pytest
 
+from scalewise import host
 from scalewise.config import own_classes
-from scalewise.host import (
-    CLASS_FILES,
-    SOURCE_SHA256,
-    WORKING_DIRECTORY,
-    code_changes,
-    data_identity,
-    files_now,
-    host_id,
-    identity,
-    imported_modules,
-    module_files,
-    place_id,
-    recorded_in,
-    running_code,
-    scalewise_version,
-)
 from scalewise.host import identity as identity_module
 from scalewise.host.identity import code_version, identify, source_sha256
 
 
 def repository(folder: Path) -> str:
     """Commits all that is in ``folder``, but for what it ignores; returns the commit."""
-    for given in (
-        ("init", "-q"),
-        ("add", "-A"),
-        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"),
-    ):
-        subprocess.run(["git", "-C", str(folder), *given], check=True)
+    by = "-c user.name=a -c user.email=a@b"
+    for given in ("init -q", "add -A", f"{by} commit -q --allow-empty -m x"):
+        subprocess.run(["git", "-C", str(folder), *given.split()], check=True)
     return str(code_version(folder)["commit"])
 
 
@@ -52,16 +34,16 @@ def package(folder: Path, content: str = "A = 1\n") -> Path:
 
 def test_without_a_repository_the_sources_tell_the_code(tmp_path: Path) -> None:
     assert code_version(tmp_path) == {}
-    first = scalewise_version(package(tmp_path / "first"))
-    assert list(first) == [SOURCE_SHA256]
+    first = host.scalewise_version(package(tmp_path / "first"))
+    assert list(first) == [host.SOURCE_SHA256]
     again = package(tmp_path / "again")
     (again / "__pycache__").mkdir()
     (again / "__pycache__" / "a.pyc").write_bytes(b"of another path")
-    assert scalewise_version(again) == first
-    assert scalewise_version(package(tmp_path / "changed", "A = 2\n")) != first
+    assert host.scalewise_version(again) == first
+    assert host.scalewise_version(package(tmp_path / "changed", "A = 2\n")) != first
     moved = package(tmp_path / "moved")
     shutil.move(moved / "part" / "a.py", moved / "a.py")
-    assert scalewise_version(moved) != first
+    assert host.scalewise_version(moved) != first
 
 
 def test_a_repository_that_does_not_track_the_package_is_not_its_own(tmp_path: Path) -> None:
@@ -70,8 +52,8 @@ def test_a_repository_that_does_not_track_the_package_is_not_its_own(tmp_path: P
     (tmp_path / "train.py").write_text("")
     installed, tracked = package(tmp_path / ".venv" / "lib"), package(tmp_path / "src")
     commit = repository(tmp_path)
-    assert scalewise_version(installed) == {SOURCE_SHA256: source_sha256(installed)}
-    assert scalewise_version(tracked)["commit"] == commit
+    assert host.scalewise_version(installed) == {host.SOURCE_SHA256: source_sha256(installed)}
+    assert host.scalewise_version(tracked)["commit"] == commit
 
 
 def test_a_page_that_is_edited_while_a_sweep_runs_changes_no_code(tmp_path: Path) -> None:
@@ -91,15 +73,15 @@ def test_a_users_commit_is_recorded_as_none_of_scalewises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     users = repository(tmp_path)
-    monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "ours"})
-    assert running_code(tmp_path) == {"commit": "ours"}
-    monkeypatch.setattr(identity, "scalewise_version", lambda: {SOURCE_SHA256: "0"})
-    assert running_code(tmp_path) == {
+    monkeypatch.setattr(host.identity, "scalewise_version", lambda: {"commit": "ours"})
+    assert host.running_code(tmp_path) == {"commit": "ours"}
+    monkeypatch.setattr(host.identity, "scalewise_version", lambda: {host.SOURCE_SHA256: "0"})
+    assert host.running_code(tmp_path) == {
         "commit": users, "dirty": False, "diff_sha256": None,
-        "tree": WORKING_DIRECTORY, SOURCE_SHA256: "0",
+        "tree": host.WORKING_DIRECTORY, host.SOURCE_SHA256: "0",
     }  # fmt: skip
     shutil.rmtree(tmp_path / ".git")
-    assert running_code(tmp_path) == {SOURCE_SHA256: "0"}
+    assert host.running_code(tmp_path) == {host.SOURCE_SHA256: "0"}
 
 
 def test_the_classes_are_those_of_neither_scalewise_nor_torch() -> None:
@@ -130,15 +112,15 @@ def test_a_class_is_known_by_the_file_of_its_module_which_is_not_imported(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"raise RuntimeError({name!r})\n")
     search = [str(tmp_path)]
-    monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "ours"})
+    monkeypatch.setattr(host.identity, "scalewise_version", lambda: {"commit": "ours"})
     content = hashlib.sha256((tmp_path / file).read_bytes()).hexdigest()
-    found = running_code(tmp_path, [f"{module}.Net", f"{module}.Data"], search)
-    assert found == {"commit": "ours", CLASS_FILES: {file: content}}
+    found = host.running_code(tmp_path, [f"{module}.Net", f"{module}.Data"], search)
+    assert found == {"commit": "ours", host.CLASS_FILES: {file: content}}
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert running_code(tmp_path, [f"{module}.Net"]) == found
+    assert host.running_code(tmp_path, [f"{module}.Net"]) == found
     assert module.partition(".")[0] not in sys.modules
     absent = ["no_such_module.Net", "no.such.Net", "sys.Net", "__main__.Net"]
-    assert running_code(tmp_path, absent, search) == {"commit": "ours"}
+    assert host.running_code(tmp_path, absent, search) == {"commit": "ours"}
 
 
 def test_what_a_module_imports_is_known_by_its_file_and_what_is_installed_is_not(
@@ -150,32 +132,33 @@ def test_what_a_module_imports_is_known_by_its_file_and_what_is_installed_is_not
     layer.parent.mkdir()
     layer.write_text("A = 1\n")
     (tmp_path / "test_of_all.py").write_text("")
-    before = imported_modules()
+    before = host.imported_modules()
     importlib.import_module("trained_by_all")
-    found = imported_modules() - before
+    found = host.imported_modules() - before
     assert found == {"trained_by_all", "parts_of_all", "parts_of_all.layer"}
-    files = module_files(found)
+    files = host.module_files(found)
     assert set(files) == {"trained_by_all.py", "parts_of_all/layer.py"}
-    assert files_now(files) == files
+    assert host.files_now(files) == files
     layer.write_text("A = 2\n")
-    assert {name for name, told in files_now(files).items() if told != files[name]} == {
+    assert {name for name, told in host.files_now(files).items() if told != files[name]} == {
         "parts_of_all/layer.py"
     }
-    assert not imported_modules() & {"scalewise.host", "os", "yaml", "torch"}
+    assert not host.imported_modules() & {"scalewise.host", "os", "yaml", "torch"}
 
 
 def test_each_part_of_the_fingerprint_tells_of_a_change() -> None:
-    was = {"commit": "a", "diff_sha256": None, SOURCE_SHA256: "0", CLASS_FILES: {"mine.py": "1"}}
+    files = {host.CLASS_FILES: {"mine.py": "1"}}
+    was = {"commit": "a", "diff_sha256": None, host.SOURCE_SHA256: "0", **files}
     now = [
         {**was, "commit": "b", "diff_sha256": "2"},  # of a test, or of a page
-        {**was, SOURCE_SHA256: "3"},
-        {**was, CLASS_FILES: {"mine.py": "4"}},
+        {**was, host.SOURCE_SHA256: "3"},
+        {**was, host.CLASS_FILES: {"mine.py": "4"}},
     ]
-    assert [len(list(code_changes(was, one))) for one in now] == [0, 1, 1]
-    (line,) = code_changes(was, now[-1])
+    assert [len(list(host.code_changes(was, one))) for one in now] == [0, 1, 1]
+    (line,) = host.code_changes(was, now[-1])
     assert "mine.py" in line
-    unknown = {**was, CLASS_FILES: {"other.py": "5"}}
-    assert not list(code_changes(was, was)) + list(code_changes(was, unknown))
+    unknown = {**was, host.CLASS_FILES: {"other.py": "5"}}
+    assert not list(host.code_changes(was, was)) + list(host.code_changes(was, unknown))
 
 
 # A file is told from what it was, however large it is.
@@ -188,12 +171,15 @@ def test_only_files_and_indexed_folders_are_told(tmp_path: Path) -> None:
     (tmp_path / "tokens" / "index.json").write_text("{}")
     (tmp_path / "plain").mkdir()
     arguments = {"path": "a.csv", "root": "plain", "size": 3, "gone": "b.csv", "none": None}
-    told = data_identity({**arguments, "folder": "tokens", "nul": "a\0b", "no": ""}, tmp_path)
+    told = host.data_identity({**arguments, "folder": "tokens", "nul": "a\0b", "no": ""}, tmp_path)
     assert set(told) == {"path", "folder"}
     assert told["path"].startswith("6 bytes (sha256 ")
-    assert data_identity({"path": str(tmp_path / "a.csv")}) == {"path": told["path"]}
+    assert host.data_identity({"path": str(tmp_path / "a.csv")}) == {"path": told["path"]}
     (tmp_path / "a.csv").write_text("1,a,c\n")
-    assert data_identity({"path": str(tmp_path / "a.csv")}) != {"path": told["path"]}
+    assert host.data_identity({"path": str(tmp_path / "a.csv")}) != {"path": told["path"]}
+    (tmp_path / "a.csv").write_bytes(bytes(5 * MIB // 2))
+    whole = {"path": "2621440 bytes (sha256 6de7493c5c90)"}
+    assert host.data_identity({"path": "a.csv"}, tmp_path) == whole
 
 
 @pytest.mark.parametrize(("size", "unseen"), [(40 * MIB, 5 * MIB), (3 * MIB + 9, MIB + 1)])
@@ -201,12 +187,12 @@ def test_of_large_files_begin_middle_and_end_count(tmp_path: Path, size: int, un
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(size)
-    before = data_identity({"path": str(path)})
+    before = host.data_identity({"path": str(path)})
     for place, is_seen in ((0, True), (size // 2, True), (size - 1, True), (unseen, False)):
         with path.open("r+b") as file:
             file.seek(place)
             file.write(b"x")
-        after = data_identity({"path": str(path)})
+        after = host.data_identity({"path": str(path)})
         assert (before != after) == is_seen, place
         before = after
 
@@ -263,10 +249,10 @@ def test_hosts_of_one_name_and_of_one_image_are_told_apart(tmp_path: Path) -> No
         Host(tmp_path / "h", boot=BOOT.replace("6662", "6663")),
         Host(tmp_path / "i"),
     ]
-    for host in others:
-        host._put("etc/machine-id", "3d1219c7c4c5404aaa1f6d2a48adfda4")
-    assert len({host.identity for host in others}) == len(others)
-    kinds = [host.identity.partition("-")[0] for host in others]
+    for one in others:
+        one._put("etc/machine-id", "3d1219c7c4c5404aaa1f6d2a48adfda4")
+    assert len({one.identity for one in others}) == len(others)
+    kinds = [one.identity.partition("-")[0] for one in others]
     assert kinds == ["mac"] * 2 + ["gpu"] * 2 + ["boot"] * 2
 
 
@@ -314,12 +300,12 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_containers_of_one_host_write_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert re.fullmatch(r"(mac|gpu|boot|name)-[0-9a-f]{12}", host_id())
-    here = place_id()
-    assert here.startswith(f"{host_id()}-")
+    assert re.fullmatch(r"(mac|gpu|boot|name)-[0-9a-f]{12}", host.host_id())
+    here = host.place_id()
+    assert here.startswith(f"{host.host_id()}-")
     monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "another")
-    assert place_id() != here
-    assert place_id().startswith(f"{host_id()}-")
+    assert host.place_id() != here
+    assert host.place_id().startswith(f"{host.host_id()}-")
 
 
 def test_what_is_recorded_of_an_environment_names_nobody() -> None:
@@ -332,4 +318,4 @@ def test_what_is_recorded_of_an_environment_names_nobody() -> None:
         "CUDA_API_KEY": "x", "HOME": "x", "NCCL_COMM_ID": "10.0.0.1:99", "NCCL_DEBUG_FILE": "/me/x",
         "NCCL_HOSTID": "x", "TORCHELASTIC_RUN_ID": "1", "TORCH_HOME": "/home/me",
     }  # fmt: skip
-    assert recorded_in({**left_out, **kept}) == kept
+    assert host.recorded_in({**left_out, **kept}) == kept

@@ -163,8 +163,8 @@ TOLD = "5000000 1000000 7\n", "9000000 61000000 9\n"
 
 @pytest.mark.parametrize(
     ("begin", "end", "steps", "ms"),
-    [(*TOLD, 30, 2.0), (*TOLD, 0, None), (None, TOLD[1], 10, None), (TOLD[0], "", 10, None),
-     (TOLD[0], "5000\n", 10, None), ("a b c\n", None, 10, None)],
+    [(*TOLD, 30, 2.0), (*TOLD, 0, None), (*TOLD, -1, None), (None, TOLD[1], 10, None),
+     (TOLD[0], "", 10, None), (TOLD[0], "5000\n", 10, None), ("a b c\n", None, 10, None)],
 )  # fmt: skip
 def test_the_delay_is_told_per_step_or_missing_with_a_reason(
     tmp_path: Path, begin: str | None, end: str | None, steps: int, ms: float | None

@@ -67,9 +67,6 @@ def test_a_terminal_that_closes_can_be_written_to() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
     assert os.read(read, 100) == b"done"
     os.close(read)
-
-
-def test_what_says_that_nobody_reads() -> None:
     assert not is_unread(OSError(5, "a disk's error"))  # somebody reads: it is no stream's
 
 

@@ -150,7 +150,7 @@ def test_a_mirror_gets_the_attempt_that_has_begun_and_then_how_it_ended(folder: 
     begun = current_attempt(folder)
     assert (begun.number, begun.has_ended) == (1, False)
     for number in (1, 2, 10):
-        ended = dataclasses.replace(ATTEMPT, number=number, finished_at=time.time() + 60)
+        ended = dataclasses.replace(ATTEMPT, number=number, finished_at=begun.stamp / 1e9)
         folder.save_attempt(ended)
         last = current_attempt(folder)
         assert (last.number, last.failure) == (number, ended)

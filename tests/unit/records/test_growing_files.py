@@ -15,36 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.step_files import steady_rows, write_rows
-from scalewise.records import (
-    STEP_DTYPE,
-    CellFolder,
-    DeviceSample,
-    DeviceSeriesWriter,
-    Ending,
-    LineParser,
-    MetricRow,
-    MetricsWriter,
-    RecordError,
-    SampledDevice,
-    StepParser,
-    Tail,
-    read_device_series,
-    read_metrics,
-    read_steps,
-)
+from scalewise import records
 
 
 def write_metrics(path: Path) -> None:
-    with closing(MetricsWriter(path)) as writer:
+    with closing(records.MetricsWriter(path)) as writer:
         for step in range(5):
-            writer.append(MetricRow(1.0, step, 0, 16 * step, {"loss": step / 3}))
+            writer.append(records.MetricRow(1.0, step, 0, 16 * step, {"loss": step / 3}))
 
 
 def write_samples(path: Path) -> None:
-    devices = (SampledDevice("GPU-0", 0, "a"),)
-    with closing(DeviceSeriesWriter(path, "host", "nvml", 1.0, devices)) as writer:
+    devices = (records.SampledDevice("GPU-0", 0, "a"),)
+    with closing(records.DeviceSeriesWriter(path, "host", "nvml", 1.0, devices)) as writer:
         for when in range(5):
-            writer.append(float(when), {"GPU-0": DeviceSample("GPU-0", 50.0 + when)}, 0.1)
+            writer.append(float(when), {"GPU-0": records.DeviceSample("GPU-0", 50.0 + when)}, 0.1)
 
 
 def write_steps(path: Path) -> None:
@@ -52,15 +36,15 @@ def write_steps(path: Path) -> None:
 
 
 def header(**changes: Any) -> bytes:
-    sound = {"schema_version": 2, "dtype": STEP_DTYPE.descr, "epoch_offset_ns": 2**62 - 1}
+    sound = {"schema_version": 2, "dtype": records.STEP_DTYPE.descr, "epoch_offset_ns": 2**62 - 1}
     return json.dumps({**sound, **changes}).encode() + b"\n"
 
 
-LINES = partial(LineParser, dict)
+LINES = partial(records.LineParser, dict)
 KINDS: dict[str, tuple[Callable[[Path], None], Callable[[], Any], Callable[[Path], Any]]] = {
-    "metrics": (write_metrics, LINES, lambda p: [r.samples for r in read_metrics(p)]),
-    "devices": (write_samples, LINES, lambda p: list(read_device_series(p).times)),
-    "steps": (write_steps, StepParser, lambda p: read_steps(p, 0).rows["step"].tolist()),
+    "metrics": (write_metrics, LINES, lambda p: [r.samples for r in records.read_metrics(p)]),
+    "devices": (write_samples, LINES, lambda p: list(records.read_device_series(p).times)),
+    "steps": (write_steps, records.StepParser, lambda p: [*records.read_steps(p, 0).rows["step"]]),
 }
 
 
@@ -79,7 +63,7 @@ def test_a_file_that_ends_anywhere_is_read_up_to_its_last_unit(tmp_path: Path, k
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         if size < header:
-            with pytest.raises(RecordError, match=r"empty|the header is torn"):
+            with pytest.raises(records.RecordError, match=r"empty|the header is torn"):
                 read(path)
             continue
         found = read(path)
@@ -100,7 +84,7 @@ def test_a_file_that_is_followed_gives_every_unit_once(kind: str, data: st.DataO
         whole = path.read_bytes()
         cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12).map(sorted))
         path.unlink()
-        tail = Tail(path, parser())
+        tail = records.Tail(path, parser())
         found = units(tail.read())
         for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
             with path.open("ab") as file:
@@ -113,13 +97,13 @@ def test_a_file_that_is_followed_gives_every_unit_once(kind: str, data: st.DataO
 def test_a_file_begun_anew_or_removed_is_noticed(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n')
-    tail = Tail(path, LINES())
+    tail = records.Tail(path, LINES())
     tail.read()
     if content is None:
         path.unlink()
     else:
         path.write_bytes(content)
-    with pytest.raises(RecordError, match=r"rows\.jsonl was (begun anew|removed)"):
+    with pytest.raises(records.RecordError, match=r"rows\.jsonl was (begun anew|removed)"):
         tail.read()
 
 
@@ -128,13 +112,13 @@ def test_a_file_begun_anew_or_removed_is_noticed(tmp_path: Path, content: bytes 
     [
         (LINES, b'{"a": 1}\nnot json\n', "line 2: not JSON"),
         (LINES, b"[]\n", "line 1: found no JSON object"),
-        (StepParser, b"not json\n", "the header is not a step header"),
-        (StepParser, b"[]\n", "the header is not a step header"),
-        (StepParser, header(schema_version=3), "schema version 3"),
-        (StepParser, header(dtype=STEP_DTYPE.descr[1:]), "schema version 2"),
-        (StepParser, header(epoch_offset_ns=2**62), "epoch_offset_ns: found"),
-        (StepParser, header() + bytes(8), "an impossible length"),
-        (StepParser, header() + struct.pack("<II", 2**15 + 1, 0), "an impossible length"),
+        (records.StepParser, b"not json\n", "the header is not a step header"),
+        (records.StepParser, b"[]\n", "the header is not a step header"),
+        (records.StepParser, header(schema_version=3), "schema version 3"),
+        (records.StepParser, header(dtype=records.STEP_DTYPE.descr[1:]), "schema version 2"),
+        (records.StepParser, header(epoch_offset_ns=2**62), "epoch_offset_ns: found"),
+        (records.StepParser, header() + bytes(8), "an impossible length"),
+        (records.StepParser, header() + struct.pack("<II", 2**15 + 1, 0), "an impossible length"),
     ],
 )
 def test_what_is_no_series_is_named(
@@ -142,10 +126,10 @@ def test_what_is_no_series_is_named(
 ) -> None:
     path = tmp_path / "rows"
     path.write_bytes(content)
-    with pytest.raises(RecordError, match=f"rows: .*{said}"):
-        Tail(path, parser()).read()
-    with pytest.raises(RecordError, match=r"cannot be read: found no plain file"):
-        Tail(tmp_path, parser()).read()
+    with pytest.raises(records.RecordError, match=f"rows: .*{said}"):
+        records.Tail(path, parser()).read()
+    with pytest.raises(records.RecordError, match=r"cannot be read: found no plain file"):
+        records.Tail(tmp_path, parser()).read()
 
 
 # Files that lie among records and are none, and records whose values are of another kind.
@@ -156,8 +140,8 @@ HEADER = {
 
 
 def test_a_copy_beside_a_record_is_no_record(tmp_path: Path) -> None:
-    cell = CellFolder(tmp_path)
-    attempt = Ending("failed", "exit", "it left", None, 1, None, (), 2, 1.0, 2.0)
+    cell = records.CellFolder(tmp_path)
+    attempt = records.Ending("failed", "exit", "it left", None, 1, None, (), 2, 1.0, 2.0)
     cell.save_attempt(attempt)
     for name in ("notes.json", "2 (copy).json", "02.json", "\N{SUPERSCRIPT TWO}.json", ".json"):
         (tmp_path / "attempts" / name).write_text("mine")
@@ -176,15 +160,12 @@ SAMPLE = {"time": 1.0, "devices": [], "cost_ms": 0.1}
     ("header", "line"),
     [
         *((one, SAMPLE) for one in ([], 3, HEADER | {"devices": 5}, HEADER | {"devices": [5]})),
-        *(
-            (HEADER, SAMPLE | {"devices": one})
-            for one in (5, [5], [{"id": "a", "energy_j": 1e308}])
-        ),
+        *((HEADER, SAMPLE | {"devices": d}) for d in (5, [5], [{"id": "a", "energy_j": 1e308}])),
         (HEADER, SAMPLE | {"time": "noon"}),
     ],
 )
 def test_a_series_of_another_kind_is_named(tmp_path: Path, header: Any, line: Any) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(header) + "\n" + json.dumps(line) + "\n")
-    with pytest.raises(RecordError, match=r"a\.jsonl"):
-        read_device_series(path)
+    with pytest.raises(records.RecordError, match=r"a\.jsonl"):
+        records.read_device_series(path)

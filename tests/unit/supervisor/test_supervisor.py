@@ -18,17 +18,8 @@ import pytest
 
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.settings import SETTINGS, SLOT, job_in
-from scalewise.host import ENV_SUPERVISOR, end_orphans, host_id
-from scalewise.records import (
-    Cause,
-    CellFolder,
-    DeviceInfo,
-    Ending,
-    HeartbeatWriter,
-    RunningAttempt,
-    read_device_series,
-    source_line,
-)
+from scalewise import records
+from scalewise.host import ENV_LISTENER, ENV_SCRIPT, ENV_SUPERVISOR, end_orphans, host_id
 from scalewise.supervisor import Nodes, NodesApart, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.failures import mendable, name_memory_kill
@@ -37,8 +28,8 @@ from scalewise.supervisor.others import conclude
 from scalewise.supervisor.ranks import Ranks, RankStart
 from scalewise.supervisor.supervisor import Liveness, Supervisor
 
-LATER = RunningAttempt(2, 1.0, (SLOT,))
-FAILED = Ending("failed", "exception", "rank 0 failed", 0, 1)
+LATER = records.RunningAttempt(2, 1.0, (SLOT,))
+FAILED = records.Ending("failed", "exception", "rank 0 failed", 0, 1)
 
 
 @pytest.fixture
@@ -47,7 +38,7 @@ def supervisor(tmp_path: Path) -> Supervisor:
 
 
 def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None) -> Supervisor:
-    folder = CellFolder(tmp_path / "sweep" / "cell")
+    folder = records.CellFolder(tmp_path / "sweep" / "cell")
     folder.path.mkdir(parents=True)
     return Supervisor(job_in(folder.path, settings), cast(Wakeup, wakeup))
 
@@ -71,14 +62,15 @@ GONE = f"{ABORT.replace('Thread', 'Current thread')}  <no Python frame>\n"
     ],
 )  # fmt: skip
 def test_the_line_that_raised_is_told_but_of_what_was_refused(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, cause: Cause, log: str, at: str | None
-) -> None:
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, cause: records.Cause, log: str,
+    at: str | None,
+) -> None:  # fmt: skip
     path = supervisor.folder.log_path(0, "err")
     path.parent.mkdir()
     path.write_text(log)
-    begun: list[RunningAttempt | None] = []
+    begun: list[records.RunningAttempt | None] = []
 
-    def train() -> Ending:
+    def train() -> records.Ending:
         begun.append(supervisor.folder.find_running_attempt())
         return replace(FAILED, cause=cause)
 
@@ -86,8 +78,8 @@ def test_the_line_that_raised_is_told_but_of_what_was_refused(
     assert supervisor.run().raised_at == at
     (attempt,) = supervisor.folder.attempts()
     assert (attempt.raised_at, attempt.message) == (at, "rank 0 failed")
-    assert source_line(attempt) == ("x.y" if RAISED in log and at else "")
-    assert begun == [RunningAttempt(1, supervisor.started_at, (SLOT,))]
+    assert records.source_line(attempt) == ("x.y" if RAISED in log and at else "")
+    assert begun == [records.RunningAttempt(1, supervisor.started_at, (SLOT,))]
     assert supervisor.folder.find_running_attempt() is None
 
 
@@ -140,13 +132,13 @@ def test_an_end_that_could_not_be_written_is_told_with_its_reason(
 @pytest.mark.parametrize(
     ("ending", "left", "outcome"),
     [
-        (Ending("done"), (), "done"),
-        (Ending("done"), (7,), "failed"),
-        (Ending("interrupted"), (7,), "interrupted"),
+        (records.Ending("done"), (), "done"),
+        (records.Ending("done"), (7,), "failed"),
+        (records.Ending("interrupted"), (7,), "interrupted"),
     ],
 )
 def test_a_cell_whose_processes_live_on_is_not_done_and_its_sampler_takes_none_of_its_time(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, ending: Ending,
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, ending: records.Ending,
     left: tuple[int, ...], outcome: str,
 ) -> None:  # fmt: skip
     ranks: Any = SimpleNamespace(start=lambda: None, processes=[])
@@ -157,7 +149,7 @@ def test_a_cell_whose_processes_live_on_is_not_done_and_its_sampler_takes_none_o
     hung.callback(time.sleep, 0.2)
     monkeypatch.setattr(supervisor, "_sampling", lambda _: hung)
     began_s = supervisor.began_s
-    supervisor.folder.save_running(RunningAttempt(1, 1.0, (SLOT,)))
+    supervisor.folder.save_running(records.RunningAttempt(1, 1.0, (SLOT,)))
     assert supervisor._train().outcome == outcome
     assert supervisor.began_s - began_s == pytest.approx(0.2, abs=0.1)
 
@@ -172,12 +164,12 @@ def test_the_devices_of_this_hosts_ranks_are_sampled_where_the_cell_wants_it(
 ) -> None:  # fmt: skip
     fake_nvml(Scenario().h200(2))
     one = supervised(tmp_path, replace(SETTINGS, sample_every_s=every_s, seed_format=True))
-    slot = DeviceInfo("cuda", "NVIDIA H200", gpu_uuid(1), 1)
+    slot = records.DeviceInfo("cuda", "NVIDIA H200", gpu_uuid(1), 1)
     one.job = replace(one.job, nodes=nodes, slots=(slot,))
     ranks: Any = SimpleNamespace(trainers=dict)
     with one._sampling(ranks):
         time.sleep(0.15)
-    series = [read_device_series(path) for path in one.folder.device_series_paths()]
+    series = [records.read_device_series(path) for path in one.folder.device_series_paths()]
     told = [[(d.id, d.rank) for d in each.devices] for each in series]
     assert told == ([] if rank is None else [[(gpu_uuid(1), rank)]])
     assert all(len(each.times) >= 2 for each in series), "from its start to its end"
@@ -190,8 +182,8 @@ def test_the_devices_of_this_hosts_ranks_are_sampled_where_the_cell_wants_it(
 PEER_GONE = "Connection closed by peer"
 
 
-def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
-    return Ending("failed", cause, f"{cause} of {rank}", rank, 1, finished_at=at)
+def failed(cause: Any, at: float, rank: int | None = 0) -> records.Ending:
+    return records.Ending("failed", cause, f"{cause} of {rank}", rank, 1, finished_at=at)
 
 
 @pytest.mark.parametrize(
@@ -204,17 +196,18 @@ def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
         (replace(failed("exit", 1.0), message=PEER_GONE), failed("exit", 2.0, 1), 1),
         (failed("exception", 1.0, 0), replace(failed("signal", 2.0, 1), exit_code=-6), 0),
         (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
-        (Ending("done"), failed("exception", 2.0, 1), 1),
-        (Ending("done"), Ending("done"), None),
+        (records.Ending("done"), failed("exception", 2.0, 1), 1),
+        (records.Ending("done"), records.Ending("done"), None),
     ],
 )
 def test_of_several_hosts_the_first_failure_is_blamed(
-    tmp_path: Path, own: Ending, other: Ending, blamed: int | None
+    tmp_path: Path, own: records.Ending, other: records.Ending, blamed: int | None
 ) -> None:
-    folder = CellFolder(tmp_path)
+    folder = records.CellFolder(tmp_path)
     first = announce(folder, "12.0", 2, "node0", 4000)
-    with pytest.raises(NodesApart):
-        meet(folder, "11.0", 1, 2, go_on=lambda: False)
+    for stale in ("11.0", "13.0"):
+        with pytest.raises(NodesApart):
+            meet(folder, stale, 1, 2, go_on=iter([True, False]).__next__)
     second = meet(folder, "12.0", 1, 2)
     assert second == Nodes(1, 2, "node0", 4000)
     assert conclude(folder, second, other) == other
@@ -224,7 +217,7 @@ def test_of_several_hosts_the_first_failure_is_blamed(
 
 def test_a_third_host_is_waited_for_where_the_second_merely_lost_a_peer(tmp_path: Path) -> None:
     first, second, third = (Nodes(i, 3, "node0", 4000) for i in range(3))
-    folder = CellFolder(tmp_path)
+    folder = records.CellFolder(tmp_path)
     conclude(folder, second, failed("peer", 1.0, 1))
     Timer(0.5, conclude, (folder, third, failed("exception", 2.0, 2))).start()
     assert conclude(folder, first, failed("peer", 0.5, 0)).rank == 2
@@ -232,18 +225,22 @@ def test_a_third_host_is_waited_for_where_the_second_merely_lost_a_peer(tmp_path
 
 def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: Path) -> None:
     starter = Mock(side_effect=[71, 72])
-    job = replace(supervised(tmp_path).job, slots=(SLOT, SLOT), nodes=Nodes(1, 2, "node0", 4000))
-    ranks = Ranks(job, CellFolder(tmp_path), starter)
+    job = replace(supervised(tmp_path).job, slots=(SLOT, SLOT), nodes=Nodes(1, 3, "node0", 4000))
+    assert (job.world_size, job.first_rank, job.errors.name) == (6, 2, "supervisor1.err")
+    first = replace(job, nodes=Nodes(0, 3, "node0", 4000))
+    assert first.errors == replace(job, nodes=None).errors == Path(job.folder) / "supervisor.err"
+    ranks = Ranks(job, records.CellFolder(tmp_path), starter)
     ranks.start()
     assert [(one.rank, one.pid) for one in ranks.processes] == [(2, 71), (3, 72)]
     started = [call.args[0] for call in starter.call_args_list]
     assert all(None not in start.environment.values() for start in started)
+    assert "lo" not in [start.environment.get("GLOO_SOCKET_IFNAME") for start in started]
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
     assert [[start.environment[name] for name in names] for start in started] == [
-        ["2", "0", "4", "4000"], ["3", "1", "4", "4000"],
+        ["2", "0", "6", "4000"], ["3", "1", "6", "4000"],
     ]  # fmt: skip
     assert [start.out.name for start in started] == ["rank2.out", "rank3.out"]
-    asked = Ranks(job, CellFolder(tmp_path), starter, as_torchrun=True)
+    asked = Ranks(job, records.CellFolder(tmp_path), starter, as_torchrun=True)
     assert not asked.as_torchrun, "several ranks get its variables in any case"
 
 
@@ -266,8 +263,24 @@ def test_a_rank_has_the_threads_that_torchrun_and_lightning_would_give_it(
     slot = replace(SLOT, kind=kind, cores=(0, 1, 2), uuid="GPU-1")
     settings = replace(job.settings, script=("python", "a.py") if script else ())
     job = replace(job, slots=(slot,) * count, settings=settings)
-    Ranks(job, CellFolder(tmp_path), lambda one: started.append(one) or 1).start()
+    Ranks(job, records.CellFolder(tmp_path), lambda one: started.append(one) or 1).start()
     assert {one.environment["OMP_NUM_THREADS"] for one in started} == {threads}
+    assert {"NCCL_SOCKET_IFNAME" in one.environment for one in started} == {kind == "cuda"}
+    plain = script and count == 1  # with a rank of its own, many a script wraps its model in DDP
+    assert [one.environment.get("RANK") for one in started] == [None if plain else "0", "1"][:count]
+    assert [ENV_SCRIPT in one.environment for one in started] == [script] * count
+    listens = [count == 2 and not script, False][:count]
+    assert [ENV_LISTENER in one.environment for one in started] == listens
+    assert [len(one.inherited) == 1 for one in started] == listens
+
+
+def test_streams_are_closed_under_their_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "dup2", duplicate := Mock())
+    monkeypatch.setattr(os, "close", close := Mock())
+    ranks.redirect(5, 6, 6)
+    ranks.redirect(0, 1, 2)
+    assert [each.args for each in duplicate.call_args_list[:3]] == [(5, 0), (6, 1), (6, 2)]
+    assert sorted(each.args for each in close.call_args_list) == [(5,), (6,)]
 
 
 @pytest.mark.parametrize(("pid", "trains"), [(0, True), (1, False), (7, False)])
@@ -291,19 +304,19 @@ def test_only_the_fork_trains(
 def test_imports_are_no_hang_and_have_a_limit_of_their_own(
     tmp_path: Path, script: tuple[str, ...], lacks: str
 ) -> None:
-    folder, now_s = CellFolder(tmp_path), [5.0, 55.0, 66.0]
+    folder, now_s = records.CellFolder(tmp_path), [5.0, 55.0, 66.0]
     settings = replace(SETTINGS, hang_timeout_s=5, start_timeout_s=60, script=script)
     liveness = Liveness(folder, settings, iter(now_s).__next__)
     assert liveness.hang([0, 1]) is None
-    HeartbeatWriter(folder.heartbeat_path(0)).close()
+    records.HeartbeatWriter(folder.heartbeat_path(0)).close()
     assert liveness.hang([0, 1]).message == (
         f"rank 1 {lacks} 61 s (sweep.start_timeout_s=60); the stacks of all ranks are in logs/"
     )
 
 
 def test_a_hang_is_counted_from_the_last_beat_of_any_rank(tmp_path: Path) -> None:
-    folder, now_s = CellFolder(tmp_path), [0.0, 0.0, 4.0, 8.0, 12.0, 18.0]
-    ranks = [HeartbeatWriter(folder.heartbeat_path(rank)) for rank in (0, 1)]
+    folder, now_s = records.CellFolder(tmp_path), [0.0, 0.0, 4.0, 8.0, 12.0, 18.0]
+    ranks = [records.HeartbeatWriter(folder.heartbeat_path(rank)) for rank in (0, 1)]
     liveness = Liveness(folder, replace(SETTINGS, hang_timeout_s=5), iter(now_s).__next__)
     for step in range(4):
         ranks[1].beat(step, step)
@@ -327,7 +340,7 @@ def test_a_hang_is_counted_from_the_last_beat_of_any_rank(tmp_path: Path) -> Non
 def test_the_kernels_killer_is_told_from_other_senders_of_sigkill(
     cause: Any, exit_code: int, before: int | None, now: int | None, named: str
 ) -> None:
-    ending = Ending("failed", cause, "rank 1 ended", 1, exit_code)
+    ending = records.Ending("failed", cause, "rank 1 ended", 1, exit_code)
     assert name_memory_kill(ending, before, now).cause == named
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import traceback
 from itertools import dropwhile
+from pathlib import Path
 from typing import Literal
 
 from scalewise.host import escaped
@@ -68,6 +69,7 @@ def require(argument: str, found: object, holds: bool, allowed: str, beside: str
     raise ValueError(f"{argument}: found {text}{beside and f' with {beside}'}; allowed: {allowed}")
 
 
+_PACKAGE = str(Path(__file__).parents[1])
 _MESSAGE_LIMIT = 500
 _TRACEBACK_LIMIT = 20_000
 _NO_MEMORY = (
@@ -83,13 +85,18 @@ _NO_MEMORY = (
 
 def ending_of(error: BaseException, rank: int) -> Ending:
     """How ``error`` ends this rank; its last lines are the end of the traceback."""
+    cause = error.__cause__
+    if isinstance(error, ConfigError) and cause and error.args[0].endswith(str(cause)):
+        # Told as it was raised: what a user's own code refuses is no setting of ours.
+        at = line_that_raised("".join(traceback.format_exception(cause)))
+        error = cause if at and not at.startswith(_PACKAGE) else error
     text = "".join(traceback.format_exception(error))
     is_config = isinstance(error, ConfigError)
-    cause = "config" if is_config else failure_kind(error)
+    kind = "config" if is_config else failure_kind(error)
     return Ending(
         "failed",
-        cause,
-        first_line(error, with_class=cause not in ("config", "disk")),
+        kind,
+        first_line(error, with_class=kind not in ("config", "disk")),
         rank,
         # A message for the user names the setting; no line of code does.
         raised_at=None if is_config else line_that_raised(text),

@@ -20,6 +20,7 @@ from scalewise.config import (
     HardwareConfig,
     LoaderConfig,
     data_sheet,
+    ending_of,
     instantiate,
     load_profiles,
     profile_of,
@@ -178,6 +179,21 @@ def test_out_of_range_is_refused(given: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         instantiate(key, Component(f"scalewise.{target}", "mine", arguments), **needed)
     assert str(refused.value).startswith(f"{key}.{message}")
+    assert ending_of(refused.value, 0).cause == "config"
+
+
+def test_what_code_of_others_refuses_is_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hers.py").write_text("def make():\n    raise ValueError('no data here')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        instantiate("dataset", Component("hers.make", "own", {}))
+    end = ending_of(refused.value, 0)
+    assert (end.cause, end.message) == ("exception", "ValueError: no data here")
+    assert end.raised_at == f"{tmp_path}/hers.py:2"
+    with pytest.raises(ConfigError, match=r"^optimizer: Invalid learning rate: -1"):
+        instantiate("optimizer", Component("torch.optim.SGD", "sgd", {"lr": -1}), params=[])
 
 
 def test_classes_among_arguments_are_built_as_by_hydra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
             if exact[0].startswith("optimizer.") and own and not own.startswith("scalewise."):
                 exact.insert(0, f"model.{last} if {own} takes it,")
             return f"{name}: unknown key; allowed: {' or '.join(exact)}"
-    also = [f"or +{name}=VALUE, an argument of its class"] if "_target_" in allowed else []
+    also = [f"or +{name}=VALUE if its class takes it"] if "_target_" in allowed else []
     few = len(allowed) <= _MOST_KEYS
     told = ", ".join(allowed + also) if few else "the keys that --cfg job shows"
     return f"{name}: unknown key{closest(last, allowed)}{told and f'; allowed: {told}'}"

@@ -1,13 +1,14 @@
 """Callbacks, schedules and arguments of the Trainer, as they are typed."""
 
 import inspect
+import re
 from typing import Any
 
 import pytest
 from pytorch_lightning import Trainer
 
 from fakes.requests import asked
-from scalewise.config import INSTEAD, PASSED, known_mode
+from scalewise.config import INSTEAD, PASSED, ConfigError, known_mode, options_of
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,22 @@ def test_every_argument_of_lightnings_trainer_is_passed_or_has_a_key() -> None:
     arguments = set(inspect.signature(Trainer.__init__).parameters) - {"self"}
     assert set(PASSED) | set(INSTEAD) == arguments
     assert not set(PASSED) & set(INSTEAD)
+
+
+@pytest.mark.parametrize("name", [*INSTEAD, *PASSED])
+def test_a_key_that_is_offered_for_a_misspelt_one_is_accepted(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        asked(f"+trainer.{name[:-1]}_=1")
+    said = re.search(r"did you mean '(.+?)'|allowed: ([\w./=]+)", str(refused.value))
+    assert said, refused.value
+    key, _, value = (said[2] or f"+trainer.{said[1]}").partition("=")
+    value = options_of(key)[0] if value == "NAME" else value or "1"
+    if key not in ("nothing", "hydra.sweep.dir", "hydra/launcher"):
+        try:
+            asked(f"{key}={value}")
+        except ConfigError as error:
+            # More may be said of its value, but not of the key.
+            assert not re.search("unknown|a cell decides", str(error))
 
 
 def callbacks(*words: str) -> dict[str, Any]:

@@ -32,8 +32,7 @@ def lines_of(sweep: Analysis | Path, key: str) -> list[str]:
 def values(sweep: Analysis | Path, key: str, table: str, column: str) -> list[Any]:
     """The figures of a column. Raises ValueError where the table does not show it."""
     found = section(sweep, key).table(table)
-    at = [one.key for one in found.columns].index(column)
-    return [row[at] for row in found.rows]
+    return [row[[one.key for one in found.columns].index(column)] for row in found.rows]
 
 
 def cells(sweep: Analysis | Path, key: str, table: str) -> list[dict[str, str]]:

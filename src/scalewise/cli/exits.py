@@ -141,8 +141,7 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
     if not isinstance(error, (ConfigAttributeError, ConfigKeyError)) or not error.full_key:
         return None
     parent, key = error.parent_node, str(error.full_key)
-    is_node = isinstance(parent, DictConfig)
-    plain: Any = OmegaConf.to_container(parent, resolve=False) if is_node else {}
+    plain: Any = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
     allowed = [str(name) for name in plain if name != "hydra"]
     # The whole of what was typed: of trainer.max_steps, OmegaConf names the first part.
     typed = re.search(r"Could not override '(.+?)'", said)

@@ -50,9 +50,7 @@ def shortened(text: str) -> str:
 
 def _called(error: BaseException, said: str, with_class: bool) -> str:
     name = type(error).__name__
-    if not said:
-        return name
-    return f"{name}: {said}" if with_class else said
+    return f"{name}: {said}" if with_class and said else said or name
 
 
 def require(argument: str, found: object, holds: bool, allowed: str, beside: str = "") -> None:
@@ -91,15 +89,14 @@ def ending_of(error: BaseException, rank: int) -> Ending:
         at = line_that_raised("".join(traceback.format_exception(cause)))
         error = cause if at and not at.startswith(_PACKAGE) else error
     text = "".join(traceback.format_exception(error))
-    is_config = isinstance(error, ConfigError)
-    kind = "config" if is_config else failure_kind(error)
+    kind = "config" if isinstance(error, ConfigError) else failure_kind(error)
     return Ending(
         "failed",
         kind,
         first_line(error, with_class=kind not in ("config", "disk")),
         rank,
         # A message for the user names the setting; no line of code does.
-        raised_at=None if is_config else line_that_raised(text),
+        raised_at=None if kind == "config" else line_that_raised(text),
         last_lines=tuple(text[-_TRACEBACK_LIMIT:].splitlines()),
     )
 
@@ -109,9 +106,8 @@ def cause_of(error: BaseException) -> BaseException:
 
     A KeyboardInterrupt in a training step leaves ``Trainer.fit`` as ``SystemExit(1)``.
     """
-    interrupt = error.__context__
-    is_exit = isinstance(error, SystemExit)
-    return interrupt if is_exit and isinstance(interrupt, KeyboardInterrupt) else error
+    is_left = isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt)
+    return error.__context__ if is_left and error.__context__ else error
 
 
 def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:

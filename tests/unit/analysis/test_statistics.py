@@ -213,8 +213,7 @@ def test_an_interval_that_bounds_nothing_is_null_with_its_reason() -> None:
     assert "interval_missing" not in bound
     assert bound["interval"]["low"] == 0.3
     assert as_plain(None) is None
-    ends = (1000.0, 1000.5)
-    assert [bounds_nothing(Interval(1.0, end)) for end in ends] == [False, True]
+    assert [bounds_nothing(Interval(1.0, end)) for end in (1000.0, 1000.5)] == [False, True]
 
 
 @pytest.mark.parametrize(

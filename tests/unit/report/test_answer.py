@@ -64,8 +64,7 @@ def test_a_gain_names_no_samples_where_nobody_counted_them() -> None:
     cells = tuple(replace(c, result=replace(c.result, **unknown)) for c in sweep.cells if c.result)
     found = analyse(replace(sweep, cells=cells))
     said = next_step(found, found.pairs[0])
-    assert "wins back up to" in said
-    assert "samples" not in said
+    assert "wins back up to" in said and "samples" not in said
 
 
 def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
@@ -390,8 +389,7 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_compares_devices_is_said_as_typed(tmp_path: Path, typed: str, said: str) -> None:
-    found = with_command(analysed(tmp_path, Spec()), f"train.py {typed}")
-    texts = answers(found).texts
+    texts = answers(with_command(analysed(tmp_path, Spec()), f"train.py {typed}")).texts
     assert any(said in text for text in texts)
     assert texts[1].endswith("batch_size=256 (nothing but work of the device takes time).")
 

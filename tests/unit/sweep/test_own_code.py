@@ -25,25 +25,17 @@ from scalewise.sweep.preflight import check_files, check_own_code, take_own_batc
 SOURCE = """
 import collections
 print("said while it is imported")
-
 class Net:
     def __init__(self, width: int, depth=2, *, note: str = ""): ...
-
 class Wider(Net): ...
-
 class Open:
     def __init__(self, width, **rest): ...
-
 Point = collections.namedtuple("Point", ["x", "y"])
 NUMBER = 3
-
 def make(size: float): ...
-
 class Plain:
     def __init__(self, params, lr: float): ...
-
 def optimizer(**all): ...
-
 class Without:
     def __init__(self, weights): ...
 """
@@ -224,11 +216,9 @@ def test_a_class_of_the_other_lightning_is_told_what_to_import(mine: Path) -> No
 
 DATA = """
 import pytorch_lightning as pl
-
 class Loader:
     def __init__(self, batch_size):
         self.batch_size = batch_size
-
 class Data(pl.LightningDataModule):
     def __init__(self, batch_size=64, missing="", root=""):
         self.batch_size, self.missing = batch_size, missing
@@ -239,7 +229,6 @@ class Data(pl.LightningDataModule):
             raise FileNotFoundError(self.missing)
     def train_dataloader(self):
         return Loader(self.batch_size)
-
 """
 
 

@@ -285,8 +285,7 @@ def _judge(
     fastest: str, fewest: str, ratio: RatioEstimate | None, without_figure: int
 ) -> tuple[str, str]:
     if ratio is None:
-        others = "the others" if without_figure > 1 else "the other"
-        return fewest, f"{others} gave no figure"
+        return fewest, f"the {'others' if without_figure > 1 else 'other'} gave no figure"
     said = f"{factor(ratio.value)} times the samples/s of {fewest}"
     if ratio.interval is None:
         return fastest, f"{said}, from one run each: no interval"

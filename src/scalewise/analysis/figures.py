@@ -109,8 +109,7 @@ def interval_words(figure: RatioEstimate) -> str:
 
 def confidence(interval: Interval) -> str:
     """``95 %``; of a corrected level, two digits of what is missing from 100: ``98.3 %``."""
-    missing = float(f"{100 * (1 - interval.confidence):.2g}")
-    return f"{100 - missing:.10g} %"
+    return f"{100 - float(f'{100 * (1 - interval.confidence):.2g}'):.10g} %"
 
 
 def bounds_nothing(interval: Interval) -> bool:

@@ -141,8 +141,7 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
     if not isinstance(error, (ConfigAttributeError, ConfigKeyError)) or not error.full_key:
         return None
     parent, key = error.parent_node, str(error.full_key)
-    is_node = isinstance(parent, DictConfig)
-    plain: Any = OmegaConf.to_container(parent, resolve=False) if is_node else {}
+    plain: Any = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
     allowed = [str(name) for name in plain if name != "hydra"]
     # The whole of what was typed: of trainer.max_steps, OmegaConf names the first part.
     typed = re.search(r"Could not override '(.+?)'", said)
@@ -158,7 +157,7 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
             if exact[0].startswith("optimizer.") and own and not own.startswith("scalewise."):
                 exact.insert(0, f"model.{last} if {own} takes it,")
             return f"{name}: unknown key; allowed: {' or '.join(exact)}"
-    also = [f"or +{name}=VALUE, an argument of its class"] if "_target_" in allowed else []
+    also = [f"or +{name}=VALUE if its class takes it"] if "_target_" in allowed else []
     few = len(allowed) <= _MOST_KEYS
     told = ", ".join(allowed + also) if few else "the keys that --cfg job shows"
     return f"{name}: unknown key{closest(last, allowed)}{told and f'; allowed: {told}'}"

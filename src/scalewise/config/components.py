@@ -268,7 +268,8 @@ def instantiate(key: str, component: Component, **given: Any) -> Any:
     try:
         return target(**arguments, **given)
     except ValueError as error:
-        raise ConfigError(f"{key}.{error}") from error
+        joint = "." if re.match(r"[\w.]+: ", str(error)) else ": "  # a name of an argument, or not
+        raise ConfigError(f"{key}{joint}{error}") from error
 
 
 def keep_own_arguments(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import traceback
 from itertools import dropwhile
+from pathlib import Path
 from typing import Literal
 
 from scalewise.host import escaped
@@ -49,9 +50,7 @@ def shortened(text: str) -> str:
 
 def _called(error: BaseException, said: str, with_class: bool) -> str:
     name = type(error).__name__
-    if not said:
-        return name
-    return f"{name}: {said}" if with_class else said
+    return f"{name}: {said}" if with_class and said else said or name
 
 
 def require(argument: str, found: object, holds: bool, allowed: str, beside: str = "") -> None:
@@ -68,6 +67,7 @@ def require(argument: str, found: object, holds: bool, allowed: str, beside: str
     raise ValueError(f"{argument}: found {text}{beside and f' with {beside}'}; allowed: {allowed}")
 
 
+_PACKAGE = str(Path(__file__).parents[1])
 _MESSAGE_LIMIT = 500
 _TRACEBACK_LIMIT = 20_000
 _NO_MEMORY = (
@@ -83,16 +83,20 @@ _NO_MEMORY = (
 
 def ending_of(error: BaseException, rank: int) -> Ending:
     """How ``error`` ends this rank; its last lines are the end of the traceback."""
+    cause = error.__cause__
+    if isinstance(error, ConfigError) and cause and error.args[0].endswith(str(cause)):
+        # Told as it was raised: what a user's own code refuses is no setting of ours.
+        at = line_that_raised("".join(traceback.format_exception(cause)))
+        error = cause if at and not at.startswith(_PACKAGE) else error
     text = "".join(traceback.format_exception(error))
-    is_config = isinstance(error, ConfigError)
-    cause = "config" if is_config else failure_kind(error)
+    kind = "config" if isinstance(error, ConfigError) else failure_kind(error)
     return Ending(
         "failed",
-        cause,
-        first_line(error, with_class=cause not in ("config", "disk")),
+        kind,
+        first_line(error, with_class=kind not in ("config", "disk")),
         rank,
         # A message for the user names the setting; no line of code does.
-        raised_at=None if is_config else line_that_raised(text),
+        raised_at=None if kind == "config" else line_that_raised(text),
         last_lines=tuple(text[-_TRACEBACK_LIMIT:].splitlines()),
     )
 
@@ -102,9 +106,8 @@ def cause_of(error: BaseException) -> BaseException:
 
     A KeyboardInterrupt in a training step leaves ``Trainer.fit`` as ``SystemExit(1)``.
     """
-    interrupt = error.__context__
-    is_exit = isinstance(error, SystemExit)
-    return interrupt if is_exit and isinstance(interrupt, KeyboardInterrupt) else error
+    is_left = isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt)
+    return error.__context__ if is_left and error.__context__ else error
 
 
 def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:

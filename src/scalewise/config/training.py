@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import traceback
 from collections.abc import Mapping
@@ -172,14 +173,15 @@ def trainer_arguments(given: object) -> dict[str, Any]:
             "hardware=cpu say where a cell trains"
         )
     for name, value in given.items():
-        if name in INSTEAD:
+        # Misspelt too: what a cell decides is refused as well where it is spelt rightly.
+        near = difflib.get_close_matches(name, [*PASSED, *INSTEAD], 1)
+        if near and (key := INSTEAD.get(near[0])):
             raise ConfigError(
-                f"trainer.{name}: found {value}, which a cell decides; allowed: {INSTEAD[name]}"
+                f"trainer.{name}: found {value}, which a cell decides; allowed: {key}"
             )
         if name not in PASSED and name != "_target_":
-            known = [*PASSED, *INSTEAD]
             raise ConfigError(
-                f"trainer.{name}: unknown key{closest(name, known)}; allowed: {', '.join(PASSED)}"
+                f"trainer.{name}: unknown key{closest(name, PASSED)}; allowed: {', '.join(PASSED)}"
             )
     return {str(name): value for name, value in given.items() if name != "_target_"}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -316,9 +317,10 @@ def _published(every: Options) -> Iterator[str]:
 
 
 def _run(analysis: Analysis, typed: str) -> Iterator[str]:
-    """A command, where what was typed of the sweep is on record."""
+    """A command, where what was typed of the sweep is on record; with runs enough to decide."""
     if analysis.sweep.command:
-        yield f"  Run: {typed}"
+        few = rf"(?<=\brepeats[= ])[1-{VERDICT_RUNS - 1}](?![\w,])"
+        yield f"  Run: {re.sub(few, str(VERDICT_RUNS), typed)}"
 
 
 def _damaged(analysis: Analysis) -> list[str]:

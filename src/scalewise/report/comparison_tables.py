@@ -242,9 +242,8 @@ def _work_as_plain(work: Workload) -> dict[str, Any]:
 def _sweep_line(side: str, analysis: Analysis) -> str:
     kinds = " and ".join(f"{count} x {name}" for name, count in devices_of(analysis).items())
     links = dict.fromkeys(word for c in analysis.measured if (word := find_link(c)))
-    return ", ".join(
-        [f"{side}: {from_here(analysis.sweep.home)}", kinds or "nothing measured", *links]
-    )
+    place = f"{side}: {from_here(analysis.sweep.home)}"
+    return ", ".join([place, kinds or "nothing measured", *links])
 
 
 def _title(work: Workload) -> str:
@@ -352,8 +351,7 @@ def _lacking(winner: Winner) -> Iterator[tuple[Entry, int | None]]:
 
 def _to_add(more: int, entry: Entry) -> str:
     if entry.config.is_monitored:
-        way = way_to_get("runs", "monitor", runs=len(entry.config.runs))
-        return f"{entry.side}: {way}."
+        return f"{entry.side}: {way_to_get('runs', 'monitor', runs=len(entry.config.runs))}."
     more = more if entry.config.setting("repeats") != "auto" else 0
     return f"{entry.side}: {add_words(entry.analysis, more, entry.config)}"
 

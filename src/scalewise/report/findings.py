@@ -225,8 +225,7 @@ class RemarkLine:
         return f"{self.names}: {self.first.brief}" if self.names else self.first.brief
 
     def __str__(self) -> str:
-        named = f"{self.names}: " if self.names else ""
-        return f"{self.gravity}: {named}{self.text}"
+        return ": ".join(filter(None, (self.gravity, self.names, self.text)))
 
 
 @functools.lru_cache(maxsize=1)

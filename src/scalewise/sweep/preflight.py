@@ -299,13 +299,14 @@ def _own_batch(key: str, component: Component) -> _Batch | None:
 
 
 def _absent_path(component: Component, target: Any, error: BaseException) -> str:
-    """The argument whose path ``error`` did not find, unless a ``prepare_data`` may make it."""
+    """The longest argument whose path ``error`` did not find; none that the module may make."""
     made = target.prepare_data.__module__.partition(".")[0] != "pytorch_lightning"
     if made or not isinstance(error, FileNotFoundError) or error.filename is None:
         return ""
     paths = {n: Path(v) for n, v in component.arguments.items() if isinstance(v, str)}
-    vain = (n for n, path in paths.items() if Path(str(error.filename)).is_relative_to(path))
-    return next((name for name in vain if not paths[name].exists()), "")
+    above = (n for n, path in paths.items() if Path(str(error.filename)).is_relative_to(path))
+    vain = [name for name in above if not paths[name].exists()]
+    return max(vain, key=lambda name: len(paths[name].parts), default="")
 
 
 def _error_of(asked: _Asked) -> str | None:

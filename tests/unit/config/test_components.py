@@ -20,6 +20,7 @@ from scalewise.config import (
     HardwareConfig,
     LoaderConfig,
     data_sheet,
+    ending_of,
     instantiate,
     load_profiles,
     profile_of,
@@ -58,11 +59,9 @@ NEEDS_A_PATH = {"text_file", "tokens"}
 def test_model_builds_with_the_parameters_it_is_known_for(option: str) -> None:
     with torch.device("meta"):
         model = instantiate("model", component("model", option))
-    if option in OPERATIONS:
-        assert isinstance(model, Operation)
-        return
-    assert isinstance(model, TrainableModel)
-    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[option]
+    runs_forward = option in OPERATIONS
+    assert isinstance(model, Operation if runs_forward else TrainableModel)
+    assert runs_forward or sum(p.numel() for p in model.parameters()) == PARAMETERS[option]
 
 
 @pytest.mark.parametrize("option", options("dataset"))
@@ -97,13 +96,12 @@ def test_what_is_left_out_in_python_is_what_the_option_says(group: str, option: 
 @pytest.mark.parametrize(
     ("model", "dataset", "key", "expected"),
     [
-        ("gpt2", "stdlib", "sequence_length", 1024),
+        ("gpt2", "stdlib", "sequence_length", 1024), ("text_small", "ag_news", "max_tokens", 48),
         ("gpt2_tiny", "stdlib", "sequence_length", 64),
         ("gpt2_tiny", "text_file", "sequence_length", 64),
-        ("text_small", "ag_news", "max_tokens", 48),
         ("medium", "ag_news", "vocabulary_size", 20_000),
     ],
-)
+)  # fmt: skip
 def test_data_take_sizes_from_the_model(model: str, dataset: str, key: str, expected: int) -> None:
     assert composed(f"+model={model}", f"+dataset={dataset}")["dataset"][key] == expected
 
@@ -128,11 +126,9 @@ def test_optimizer_makes_a_step_downhill(option: str) -> None:
 @pytest.mark.parametrize("option", options("hardware"))
 def test_hardware_profile_is_valid_and_sourced(option: str) -> None:
     config = build(HardwareConfig, composed(f"+hardware={option}")["hardware"])
-    assert config.name == option
-    assert (config.memory_gib is None) == (config.peak is None)
+    assert config.name == option and (config.memory_gib is None) == (config.peak is None)
     for figure in filter(None, (config.peak, config.price)):
-        assert figure.source
-        assert figure.date[:2] == "20"
+        assert figure.source and figure.date[:2] == "20"
 
 
 def test_a_gpu_finds_its_own_profile() -> None:
@@ -160,10 +156,9 @@ def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> N
     assert seed.nccl_environment()["NCCL_BUFFSIZE"] == "33554432"
     assert "NCCL_NTHREADS" not in seed.nccl_environment()
     assert seed.memory_cap_gib == 12.0
-    warnings = "\n".join(seed.warnings())
-    assert "NCCL_ALGO=Tree" in warnings
-    assert "NCCL_P2P_DISABLE=1" in warnings
-    assert "NCCL_NTHREADS=16 is left out: not a legal value" in warnings
+    left_out = "NCCL_NTHREADS=16 is left out: not a legal value"
+    for told in ("NCCL_ALGO=Tree", "NCCL_P2P_DISABLE=1", left_out):
+        assert told in "\n".join(seed.warnings())
 
 
 REFUSED = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())["component"]
@@ -178,6 +173,19 @@ def test_out_of_range_is_refused(given: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         instantiate(key, Component(f"scalewise.{target}", "mine", arguments), **needed)
     assert str(refused.value).startswith(f"{key}.{message}")
+    assert ending_of(refused.value, 0).cause == "config"
+
+
+def test_what_others_refuse_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hers.py").write_text("def make():\n    raise ValueError('no data here')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        instantiate("dataset", Component("hers.make", "own", {}))
+    end = ending_of(refused.value, 0)
+    assert (end.cause, end.message) == ("exception", "ValueError: no data here")
+    assert end.raised_at == f"{tmp_path}/hers.py:2"
+    with pytest.raises(ConfigError, match=r"^optimizer: Invalid learning rate: -1"):
+        instantiate("optimizer", Component("torch.optim.SGD", "sgd", {"lr": -1}), params=[])
 
 
 def test_classes_among_arguments_are_built_as_by_hydra(monkeypatch: pytest.MonkeyPatch) -> None:

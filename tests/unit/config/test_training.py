@@ -1,13 +1,14 @@
 """Callbacks, schedules and arguments of the Trainer, as they are typed."""
 
 import inspect
+import re
 from typing import Any
 
 import pytest
 from pytorch_lightning import Trainer
 
 from fakes.requests import asked
-from scalewise.config import INSTEAD, PASSED, known_mode
+from scalewise.config import INSTEAD, PASSED, ConfigError, known_mode
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,19 @@ def test_every_argument_of_lightnings_trainer_is_passed_or_has_a_key() -> None:
     arguments = set(inspect.signature(Trainer.__init__).parameters) - {"self"}
     assert set(PASSED) | set(INSTEAD) == arguments
     assert not set(PASSED) & set(INSTEAD)
+
+
+@pytest.mark.parametrize("name", [*INSTEAD, *PASSED])
+def test_what_is_offered_for_a_misspelt_key_is_accepted(name: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        asked(f"+trainer.{name[:-1]}_=1")
+    near = re.search(r"did you mean '(.+?)'", str(refused.value))
+    key = re.search(r"allowed: (?!nothing|hydra|\w+=NAME)([\w.=]+)", str(refused.value))
+    words = f"+trainer.{near[1]}" if near else key[1] if key else "seed"
+    try:
+        asked(words if "=" in words else f"{words}=1")
+    except ConfigError as error:  # of its value, but no longer of the key
+        assert not re.search("unknown|a cell decides", str(error))
 
 
 def callbacks(*words: str) -> dict[str, Any]:
@@ -48,9 +62,7 @@ def test_several_callbacks_act_in_the_order_typed_with_the_mode_of_their_metric(
 
 
 def test_a_cell_without_any_has_the_id_of_one_that_never_heard_of_them() -> None:
-    plain = asked().plain
-    for key in ("callbacks", "scheduler", "trainer", "ckpt_path", "test"):
-        assert key not in plain
+    assert not {"callbacks", "scheduler", "trainer", "ckpt_path", "test"} & asked().plain.keys()
     assert asked("callbacks=none", "scheduler=none", "test=false").config_id == asked().config_id
 
 

@@ -79,8 +79,8 @@ def test_each_workload_has_its_own_answer_and_nothing_of_models_far_larger() -> 
     assert [blocks(one)[0].lines[0].verdict for one in found] == ["take one device", "cannot tell"]
     assert [one.title for one in found] == ["medium, tabular", "gpt2_tiny, stdlib"]
     below = [text for section in found for text in blocks(section)[2]]
-    published = [text for text in below if "Published" in text or " x RTX " in text]
-    assert not published, "it is of models far larger"
+    told = [text for text in below if "Published" in text or " x RTX " in text]
+    assert not told, "it is of models far larger"
 
 
 def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
@@ -107,8 +107,7 @@ def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
 def test_what_to_take_stands_in_four_lines_of_a_terminal(sweep: str, samples: int | None) -> None:
     for section in advised_kept(sweep, samples):
         rows = [row for found in rows_of(blocks(section)[0], 80) for row in found]
-        assert 2 <= len(rows) <= 4
-        assert max(map(len, rows)) <= 80
+        assert 2 <= len(rows) <= 4 and max(map(len, rows)) <= 80
 
 
 def test_each_configuration_of_an_answer_begins_at_the_margin() -> None:
@@ -148,12 +147,10 @@ def test_three_changes_at_most_the_one_that_wins_most_first(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("step_ms", "config", "word"),
     [
-        (5.2, {}, "take 2 devices"),
-        (3.0, {}, "take one device"),
-        (3.41, {}, "cannot tell"),
+        (5.2, {}, "take 2 devices"), (3.0, {}, "take one device"), (3.41, {}, "cannot tell"),
         (3.0, {"model": {"name": "large", "width": 8}}, "take 2 devices"),  # another training
     ],
-)
+)  # fmt: skip
 def test_what_pays_at_its_batch_has_to_beat_the_fastest_single_device(
     tmp_path: Path, step_ms: float, config: dict[str, Any], word: str
 ) -> None:
@@ -163,8 +160,8 @@ def test_what_pays_at_its_batch_has_to_beat_the_fastest_single_device(
     write_sweep(tmp_path, [spec for one in (Spec(), DDP, other) for spec in repeats(one)])
     (section,) = advised(tmp_path)
     first = blocks(section)[0].lines[0]
-    assert first.verdict == word
-    assert (" over the faster single x1" in first.text) == (word != "take 2 devices")
+    over_faster = " over the faster single x1" in first.text
+    assert (first.verdict, over_faster) == (word, word != "take 2 devices")
     (two,) = (row[0] for row in blocks(section)[1].rows if row[0].startswith("ddp x2"))
     assert option(section, two)["verdict"] == "pays"
 
@@ -189,7 +186,7 @@ def rehearsed(path: Path, runs: int) -> list[Section]:
     quarter = {name: ms / 6 for name, ms in SINGLE_MS.items()}
     play = replace(
         Spec(), strategy="ddp_rehearsed", batch_size=16, phases_ms=quarter,
-        config={"strategy": strategy, "batch_size": 128},
+        config={"strategy": strategy, "batch_size": 128}, typed=("max_repeats=1", "repeats=1"),
     )  # fmt: skip
     write_sweep(path, [*repeats(Spec()), *repeats(play)[:runs]])
     record = {"ranks": 8, "link": "pcie", "source": "a doctor"}
@@ -206,7 +203,8 @@ def test_what_is_rehearsed_alone_is_no_measurement(tmp_path: Path, runs: int, wo
     assert f", {word}" in lead.lines[1].text
     assert option(section, "ddp x8, rehearsed over pcie")["verdict"] == word
     assert any(text.startswith("1. ddp x8") for text in below) == (word == "likely pays")
-    assert any(text.startswith("  Run: ") for text in below)
+    (way,) = (text for text in below if text.startswith("  Run: "))
+    assert way.endswith(" max_repeats=1 repeats=3"), "one run decides nothing"
 
 
 PLAYED = Spec(strategy="play", config={"strategy": {"kind": "rehearsal"}})
@@ -244,19 +242,16 @@ def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None
     unchanged = {"parameters_changed": False}
     edit_ranks(tmp_path / "bad", lambda one: one.update(unchanged), "*ddp*")
     invalid = option(advised(tmp_path / "bad")[0], "ddp x2")
-    assert invalid["verdict"] == "invalid"
-    assert "times" not in invalid, "it has no speedup, and no other row has"
+    assert (invalid["verdict"], "times" in invalid) == ("invalid", False), "nor has another row"
     edit_ranks(tmp_path / "bad", lambda one: one.update(unchanged), "*single*")
     with pytest.raises(ConfigError, match="found an invalid one: ") as error:
         advised(tmp_path / "bad")
-    assert len(str(error.value).splitlines()) == 1
     again = f"scalewise resume {tmp_path / 'bad'} sweep.rerun=all"
-    assert again in str(error.value)
+    assert again in str(error.value) and len(str(error.value).splitlines()) == 1
     said = answers(analyse(load_sweep(tmp_path / "bad"))).texts
     assert [again in line for line in said if line.startswith("Next: ")] == [True]
-    write_sweep(
-        tmp_path / "beside", [*repeats(faster("compile", 9.0)), *repeats(Spec()), *repeats(DDP)]
-    )
+    three = [*repeats(faster("compile", 9.0)), *repeats(Spec()), *repeats(DDP)]
+    write_sweep(tmp_path / "beside", three)
     edit_ranks(tmp_path / "beside", lambda one: one.update(unchanged), "00[0-2]-*")
     assert blocks(advised(tmp_path / "beside")[0])[0].lines[0].verdict == "take 2 devices"
     edit_ranks(tmp_path / "beside", lambda one: one.update(unchanged), "*ddp*")
@@ -269,8 +264,7 @@ def test_records_that_cannot_be_read_are_named_and_no_command_is_made_up(tmp_pat
     result.write_text("{")
     (tmp_path / "sweep.json").write_text("{")
     below = blocks(advised(tmp_path)[0])[2]
-    assert [line for line in below if line.startswith("Fault: ")]
-    assert not [line for line in below if "Run:" in line]
+    assert any(one.startswith("Fault: ") for one in below) and not any("Run:" in x for x in below)
     for result in tmp_path.glob("*single-r*/result.json"):
         result.write_text("{")
     with pytest.raises(ConfigError, match=r"found none; sweep\.json: "):

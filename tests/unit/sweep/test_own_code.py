@@ -25,25 +25,17 @@ from scalewise.sweep.preflight import check_files, check_own_code, take_own_batc
 SOURCE = """
 import collections
 print("said while it is imported")
-
 class Net:
     def __init__(self, width: int, depth=2, *, note: str = ""): ...
-
 class Wider(Net): ...
-
 class Open:
     def __init__(self, width, **rest): ...
-
 Point = collections.namedtuple("Point", ["x", "y"])
 NUMBER = 3
-
 def make(size: float): ...
-
 class Plain:
     def __init__(self, params, lr: float): ...
-
 def optimizer(**all): ...
-
 class Without:
     def __init__(self, weights): ...
 """
@@ -224,13 +216,11 @@ def test_a_class_of_the_other_lightning_is_told_what_to_import(mine: Path) -> No
 
 DATA = """
 import pytorch_lightning as pl
-
 class Loader:
     def __init__(self, batch_size):
         self.batch_size = batch_size
-
 class Data(pl.LightningDataModule):
-    def __init__(self, batch_size=64, missing=""):
+    def __init__(self, batch_size=64, missing="", root=""):
         self.batch_size, self.missing = batch_size, missing
     def prepare_data(self):
         raise AssertionError("a download")
@@ -239,7 +229,6 @@ class Data(pl.LightningDataModule):
             raise FileNotFoundError(self.missing)
     def train_dataloader(self):
         return Loader(self.batch_size)
-
 """
 
 
@@ -315,7 +304,7 @@ def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "makes", "found"),
-    [("gone.csv", False, True), ("gone/x.csv", False, True), ("gone.csv", True, False)],
+    [("gone.csv", False, True), ("gone/a/x.csv", False, True), ("gone.csv", True, False)],
 )
 def test_a_typed_path_that_is_absent_is_refused_unless_the_module_makes_it(
     data: None, mine: Path, missing: str, makes: bool, found: bool
@@ -323,7 +312,8 @@ def test_a_typed_path_that_is_absent_is_refused_unless_the_module_makes_it(
     """As the module itself says: it may look for others, and below the folder that was typed."""
     source = DATA.replace("FileNotFoundError(self.missing)", f"open({missing!r})")
     (mine / "data.py").write_text(source if makes else source.replace("def prepare_", "def other_"))
-    (one,), _ = take_own_batches([data_module(missing=missing.partition("/")[0], batch_size=makes)])
+    given = {"root": "gone", "missing": missing.removesuffix("/x.csv"), "batch_size": makes}
+    (one,), _ = take_own_batches([data_module(**given)])
     with pytest.raises(ConfigError, match=r"^dataset\.missing: gone") if found else nullcontext():
         check_files([one])
 

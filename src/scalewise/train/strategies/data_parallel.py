@@ -143,8 +143,7 @@ def _powersgd(rank: int, start_step: int) -> GradientHook:
         before, sent = sent, state.total_numel_after_compression
         buffer = bucket.buffer()
         # The first steps are all-reduced whole, and torch counts them as nothing.
-        elements = sent - before if sent > before else buffer.numel()
-        return int(elements) * buffer.element_size()
+        return int(sent - before if sent > before else buffer.numel()) * buffer.element_size()
 
     return GradientHook(powerSGD_hook, state, payload_bytes)
 

@@ -114,7 +114,7 @@ def await_first_step(_optim: object) -> None:
     hook = optim.register_optimizer_step_post_hook(begin)
     # Torch walks the hooks while this one changes them: behind those of the script none is lost.
     last = optim.register_optimizer_step_pre_hook(
-        lambda *_: hook.hooks_dict_ref().move_to_end(hook.id)
+        lambda *_: hook.hooks_dict_ref().move_to_end(hook.id)  # type: ignore[union-attr]
     )
     autograd.backward = backward
 

@@ -40,7 +40,6 @@ def main() -> None:
     if world > 1:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    torch.optim.optimizer.register_optimizer_step_post_hook(lambda *_: None)
     while True:
         for x, y in loader:
             try:

@@ -68,7 +68,7 @@ def _window(config: Configuration) -> ProfiledWindow | None:
     cell = config.runs[-1].cell
     ranks = cell.profiles
     totals = [r.communication_ms for r in ranks if r.communication_ms is not None]
-    if not totals or len(totals) != config.runs[-1].world_size:
+    if len(totals) != config.runs[-1].world_size:
         return None
     steps, first = tuple(cell.steps), ranks[0]
     return ProfiledWindow(

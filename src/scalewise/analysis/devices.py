@@ -69,7 +69,7 @@ def integrate(times: Floats, power_w: Floats, start: float, end: float) -> float
     """Joules by trapezoids from ``start`` to ``end`` (Unix time); None outside the samples."""
     if len(times) < 2 or start < times[0] - 1e-3 or end > times[-1] + 1e-3 or end <= start:
         return None
-    at = np.concatenate([[start], times[(times > start) & (times < end)], [end]])
+    at = np.clip([start, *times, end], start, end)
     return float(np.trapezoid(np.interp(at, times, power_w), at))
 
 

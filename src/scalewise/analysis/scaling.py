@@ -183,7 +183,7 @@ class Refused:
     def differs(cls, config: Configuration, nearest: str, found: Sequence[Difference]) -> Refused:
         """Of several differences the first are named."""
         words = describe(found)
-        more = f" and {len(words) - 4} more" if len(words) > 4 else ""
+        more = f" and {len(words[4:])} more" if words[4:] else ""
         return cls(config, f"{nearest} differs in {'; '.join(words[:4])}{more}", tuple(found))
 
 

@@ -214,9 +214,8 @@ def _break_even(curve: tuple[SizedPair, ...], level: float) -> BreakEven:
         if (y0 < 0) != (y1 < 0):
             crossings.append(math.exp(x0 + (x1 - x0) * y0 / (y0 - y1)))
         if h0 is not None and h1 is not None:
-            shares = _left_open(y0, y1, h0, h1)
             # The ends of the curve are met to the last bit: nothing lies beyond them.
-            left_open += [x0 if w == 0 else x1 if w == 1 else x0 + (x1 - x0) * w for w in shares]
+            left_open += [(1 - w) * x0 + w * x1 for w in _left_open(y0, y1, h0, h1)]
     return BreakEven(curve, level, tuple(crossings), _interval(curve, left_open))
 
 

@@ -341,7 +341,7 @@ def _doubt(found: Sequence[RemarkLine], pair: Pair) -> Iterator[Line]:
     """The gravest about either side, and how many there are; the report has all."""
     sides = {pair.multi.config_id, pair.single.config_id}
     own = [one for one in found if sides & one.about and one.gravity != "note"]
-    more = f" ({len(own) - 1} more in the report)" if len(own) > 1 else ""
+    more = f" ({len(own[1:])} more in the report)" if own[1:] else ""
     for one in own[:1]:
         side = pair.multi if pair.multi.config_id in one.about else pair.single
         yield Line(f"Doubt: {side.device_words}: {one.first.brief}{more}.", more="remarks")
@@ -358,8 +358,8 @@ def _alone(analysis: Analysis) -> Iterator[str]:
             rate, what = config.estimate("step_time_ms"), "ms a step (samples were not counted)"
         why = config.runs[0].missing.get("throughput", "not measured")
         yield f"{config.label}: {f'{estimate(rate)} {what}' if rate else f'no rate: {why}'}."
-    if len(measured) > _MOST_ALONE and not ranked:
-        yield f"{len(measured) - _MOST_ALONE} more configurations are in the report."
+    if (others := measured[_MOST_ALONE:]) and not ranked:
+        yield f"{len(others)} more configurations are in the report."
     if len(measured) == 1:
         yield from _of_one(analysis, measured[0])
     if searched(analysis) is None:

@@ -234,9 +234,9 @@ def _unfinished(analysis: Analysis) -> Section:
 def _first(texts: Sequence[str], anchor: str) -> Iterator[Block]:
     """As many lines as fit on the page, and where the others are."""
     if texts:
-        more = len(texts) - _MOST_LINES
+        more = len(texts[_MOST_LINES:])
         yield lines(texts[:_MOST_LINES])
-        yield Note(f"[{f'{more} more, and' if more > 0 else 'In'} detail](details.md#{anchor}).")
+        yield Note(f"[{f'{more} more, and' if more else 'In'} detail](details.md#{anchor}).")
 
 
 def _scaling(analysis: Analysis, whole: Section) -> Section:

@@ -317,8 +317,8 @@ def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
             known, asked = row.seeds_learned, len(row.seeds)
             some = f" ({known} of {asked} seeds)" if known < asked else ""
             yield f"  {place}. {row.label}: {learned}{some}{speed}."
-        if len(ranking.rows) > _MOST_RANKED:
-            yield f"  {len(ranking.rows) - _MOST_RANKED} more are in the report."
+        if others := ranking.rows[_MOST_RANKED:]:
+            yield f"  {len(others)} more are in the report."
         said, seeds = _surely(objective, ranking)
         yield said
         is_multirun = {"-m", "--multirun"} & {*analysis.sweep.command}

@@ -196,8 +196,8 @@ def by_text(found: Iterable[tuple[str, str]], noun: str = "cell") -> list[str]:
     said = []
     for text, alike in grouped(found, lambda one: one[1]).items():
         names = list(dict.fromkeys(name for name, _ in alike))
-        more = len(names) - 2
-        others = f" and {more} more {plural(more, noun)}" if more > 0 else ""
+        more = len(names[2:])
+        others = f" and {more} more {plural(more, noun)}" if more else ""
         said.append(f"{', '.join(names[:2])}{others}: {text}")
     return said
 

@@ -206,10 +206,10 @@ def plan(
     repeats: dict[str, list[Sequence[int]]] = {}
     for identity, one in distinct.items():
         wanted, planned = first_repeats(one.cell), (earlier or {}).get(identity, ())
-        after = max(planned, default=-1) + 1
-        until = after + one.cell.sweep.extend if planned else 0
         kept = sorted(repeat for repeat in planned if repeat >= wanted)
-        repeats[identity] = [range(wanted), kept, range(max(after, wanted), until)]
+        after = max(planned, default=wanted) + 1
+        more = range(max(after, wanted), after + one.cell.sweep.extend) if planned else ()
+        repeats[identity] = [range(wanted), kept, more]
     counts = [sum(map(len, parts)) for parts in repeats.values()]
     if sum(counts) > MAX_CELLS:
         raise ConfigError(TOO_MANY_CELLS.format(f"{sum(counts):,}"))

@@ -134,7 +134,7 @@ def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[
     if cell.strategy.devices == "auto" and expected not in (None, devices):
         yield f"made for {expected} devices; this host has {devices}, and all take part"
     models = sorted({slot.name for slot in host.slots[:devices]})
-    if devices > 1 and len(models) > 1 and cell.strategy.kind == "ddp":
+    if len(models) > 1 and cell.strategy.kind == "ddp":
         yield (
             f"strategy={cell.strategy.name}: its devices are unlike ({', '.join(models)}), and "
             "each step waits for the slowest; strategy=heterogeneous gives each a share of its own"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from scalewise.records import (
     cv_text,
     grade,
 )
+from scalewise.report.export import _readings_at
 
 
 def usage_of(devices: Sequence[DeviceSeries], cell: CellRecords) -> Usage:
@@ -257,6 +259,13 @@ def test_the_counter_tells_how_much_and_the_samples_when() -> None:
     assert found.timed_j == pytest.approx(630 * 4 / 0.9)
 
 
+def test_a_reading_of_a_device_is_that_of_a_step_for_two_intervals() -> None:
+    cell: Any = SimpleNamespace(devices=[replace(series([1.0], {}), interval_s=3.0, samples=(
+        {"GPU-a": DeviceSample("GPU-a", memory_used_mib=8.0)},))])  # fmt: skip
+    found = _readings_at(cell, None, np.array([99.0, 100.0, 106.0, 106.5]))["memory_used_mib"]
+    np.testing.assert_array_equal(found, [np.nan, 8.0, 8.0, np.nan])
+
+
 def test_counter_readings_in_between_are_each_kept_to() -> None:
     # The second interval used twice what the samples say; the first exactly that.
     one = series([100.0] * 11, {0: 0.0, 5: 500.0, 10: 1500.0})
@@ -288,7 +297,7 @@ def test_without_a_counter_two_power_samples_must_do(
 
 def test_integration_is_by_trapezoids_and_inside_the_samples_only() -> None:
     times, power = np.array([0.0, 1.0, 2.0]), np.array([0.0, 10.0, 0.0])
-    assert integrate(times, power, 0.0, 2.0) == pytest.approx(10.0)
-    assert integrate(times, power, 0.5, 1.0) == pytest.approx(3.75)
-    assert integrate(times, power, 0.5, 2.5) is None
-    assert integrate(times, power, 1.0, 1.0) is None
+    ends = [(0.0, 2.0), (-1e-3, 2.0 + 1e-3), (0.5, 1.0), (-2e-3, 2.0), (0.5, 2.002), (1.0, 1.0)]
+    found = [integrate(times, power, *each) for each in ends]
+    assert (found[:3], found[3:]) == (pytest.approx([10.0, 10.0, 3.75]), [None] * 3)
+    assert integrate(times[:2], power[:2], 0.0, 1.0) == 5.0

@@ -10,6 +10,7 @@ import pytest
 from fakes.recorded import DDP, Spec, analysed, edit_ranks, swept, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import analyse, configurations, load_sweep, swept_words
+from scalewise.analysis.comparability import cut
 from scalewise.analysis.labels import named, swept_order
 from scalewise.analysis.model import Sweep
 from scalewise.records import PlannedCell
@@ -81,6 +82,7 @@ def test_long_fractions_have_four_digits_in_labels_alone(tmp_path: Path) -> None
 
 def test_what_differs_between_models_alone_is_in_no_label_and_in_the_leaves(tmp_path: Path) -> None:
     longest = "x" * 200
+    assert (cut(longest + "x")[:184], len(cut(longest + "x"))) == ("x" * 183 + "~", 200)
     other = Spec(model="medium", seed=8, config={"note": longest})
     found = configurations(swept(tmp_path, Spec(batch_size=64), other))
     assert [c.label for c in found] == ["large single x1", "medium single x1"]

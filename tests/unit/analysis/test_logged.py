@@ -14,6 +14,8 @@ from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
 from fakes.sections import cells, lines_of
 from scalewise.analysis import Analysis, Configuration, analyse, compare, csv_rows, load_sweep
 from scalewise.analysis.model import Sweep
+from scalewise.analysis.ranking import Objective, rank_by
+from scalewise.analysis.statistics import RatioEstimate
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, read_metrics
 from scalewise.report import build, comparison_section
 from scalewise.report.answer import answers
@@ -120,6 +122,16 @@ def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(
         assert lines_of(swept, "metrics") == [*said[: most + 1], *more, *said[3:]]
 
 
+def test_the_least_loss_is_the_best_and_zero_has_no_ratio(swept: Analysis, tmp_path: Path) -> None:
+    wide, narrow = swept.configurations
+    (found,) = rank_by(Objective("val/acc", "min", True), (wide, narrow))
+    assert (found.rows, found.rivals, found.lead.n) == ((narrow, wide), (), (3, 3))
+    assert found.lead.value == pytest.approx((0.80 * 0.82 * 0.81) ** (1 / 3) / 0.5)
+    sweep = accuracies(tmp_path / "a", [*seeds(WIDE), *seeds(NARROW)], (0, 0.1, 0.2, 0.3, 0.4, 0.5))
+    (found,) = rank_by(Objective("val/acc", "max", True), analyse(sweep).configurations)
+    assert (found.rivals, found.lead) == (found.rows[1:], RatioEstimate(1.0, (3, 3), None, None))
+
+
 def test_a_search_on_one_device_is_not_told_to_take_more(swept: Analysis, tmp_path: Path) -> None:
     assert searched(swept).metric == "val/acc"
     assert "devices" not in " ".join(answers(swept).texts)
@@ -208,12 +220,13 @@ def test_a_best_value_that_is_the_last_stands_once_beside_the_other_sweep(tmp_pa
 
 
 def test_repeats_of_a_seed_are_one_sample_of_what_it_learns(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [replace(WIDE, seed=s, repeat=r) for s in (1, 2) for r in (0, 1)])
+    write_sweep(tmp_path, [replace(WIDE, seed=s, repeat=r) for s in (0, 2) for r in (0, 1)])
     for number, value in enumerate((0.5, 0.5, 0.7, 0.7)):
         log(tmp_path, f"00{number}-*", {"val/acc": value})
     (config,) = analyse(load_sweep(tmp_path)).configurations
     figure, speed = config.estimate("val/acc"), config.estimate("global_samples_per_s")
     assert (figure.n, speed.n) == (2, 4)
+    assert sorted(config.rounds("global_samples_per_s")) == [0, 1, 2_000_000, 2_000_001]
     assert (figure.interval.low, figure.interval.high) == pytest.approx(interval([0.5, 0.7]))
 
 

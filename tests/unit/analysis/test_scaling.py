@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import tomllib
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -21,6 +22,8 @@ from scalewise.analysis.statistics import Interval
 from scalewise.analysis.summary import say_why
 from scalewise.analysis.verdict import judge, seed_label
 from scalewise.records import MetricRow, MetricsWriter
+
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
 
 
 def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
@@ -98,25 +101,7 @@ def test_a_twin_that_failed_is_named_with_a_reason(tmp_path: Path, config: dict[
     assert "out of memory" in refused.reason
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "devices", "verdict", "short"),
-    [
-        (1.1, 1.3, 2, "pays", ""),
-        (1.09, 1.3, 2, "undecided", ""),
-        (0.9, 1.11, 2, "undecided", ""),
-        (1.02, 1.09, 2, "does not pay", "1.05x where 1.10x is wanted of 2"),
-        (0.96, 1.09, 2, "does not pay", "no gain, 1.10x is wanted"),
-        (1.0, 1.05, 2, "does not pay", "no gain, 1.10x is wanted"),
-        (0.8, 1.0, 2, "does not pay", "no gain, 1.10x is wanted"),
-        (0.70, 0.99, 2, "does not pay", "slower than one device"),
-        (1.0, 1.21, 3, "does not pay", "1.10x where 1.50x is wanted of 3"),
-        (0.90, 3.9, 8, "does not pay", "1.87x where 4.00x is wanted of 8"),
-        (0.90, 1.2, 8, "does not pay", "no gain, 4.00x is wanted"),
-        (3.8, 4.3, 8, "undecided", ""),
-        (1.4, 1.6, 3, "undecided", ""),
-        (4.0, 4.3, 8, "pays", ""),
-    ],
-)
+@pytest.mark.parametrize(("low", "high", "devices", "verdict", "short"), TABLES["verdicts"])
 def test_a_verdict_needs_its_whole_interval_on_one_side_of_the_edge(
     low: float, high: float, devices: int, verdict: str, short: str
 ) -> None:

@@ -16,7 +16,7 @@ from fakes.step_files import write_rows
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
 from scalewise.analysis.model import WarmUp
 from scalewise.analysis.run import measure_run
-from scalewise.analysis.step_figures import find_first
+from scalewise.analysis.step_figures import find_first, squared_errors
 from scalewise.records import CellFolder, LengthRecord, read_steps
 from scalewise.report import export
 from scalewise.sweep.running_cells import measure_objective
@@ -50,6 +50,8 @@ SUDDEN = steps((75, 14.0), (145, 10.0))
         (SUDDEN, ("MSER-5", 75, 75)),
         (steps((73, 10.0), (147, 14.0)), ("MSER-5", 75, 75)),
         (steps((75, 10.2), (145, 10.0)), ("MSER-5", LEAST, LEAST)),
+        *((steps((75, ms), (145, 10.0), cv=0.0), ("MSER-5", at, at))
+          for ms, at in ((9.6, 75), (9.8, LEAST), (10.2, LEAST), (10.4, 75))),
         (steps((150, 14.0), (70, 10.0)), ("not steady", LEAST, 150)),
         (steps((40, 14.0), (29, 10.0)), ("count", LEAST, LEAST)),
         # A stall stays in the figures, also inside a warm-up.
@@ -63,6 +65,7 @@ SUDDEN = steps((75, 14.0), (145, 10.0))
 )  # fmt: skip
 def test_timing_begins_where_steps_keep_a_level(times: Floats, found: tuple[str, int, int]) -> None:
     assert find_first(times, LEAST) == found
+    assert squared_errors(np.array([0.0, 0.0, 3.0])) == pytest.approx([2 / 3, 9 / 8, 0.0])
     said = [str(WarmUp("not steady", LEAST, LEAST, at, 100)) for at in (60, 61)]
     for one, why in zip(said, ("60 of 100, after a stall;", "61 of 100, after half "), strict=True):
         assert why in one and one.endswith(" from 20 on are timed")

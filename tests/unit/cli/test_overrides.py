@@ -1,5 +1,6 @@
 """A named configuration as the default, and what is typed over it."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from scalewise.cli import main, overrides
 from scalewise.cli.overrides import FILE, save, saved, with_defaults, without_verbose
 from scalewise.config import ConfigError
+
+OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -50,20 +53,7 @@ def test_a_file_that_cannot_be_read_is_one_line() -> None:
         saved()
 
 
-@pytest.mark.parametrize(
-    ("typed", "understood"),
-    [
-        ("a=1 -m b=2", "-m a=1 b=2"),
-        ("a=1 --config-dir b=2 b=2 --cfg job", "--config-dir b=2 --cfg job a=1 b=2"),
-        ("-m a=1 a=1", "-m a=1 a=1"),
-        ("~a +b=-1 -cn x", "-cn x ~a +b=-1"),
-        ("--dry-run -m a=1", "-m a=1 sweep.dry_run=true"),
-        ("sweep.dry_run=false --dryrun", "sweep.dry_run=false sweep.dry_run=true"),
-        ("tracking=wandb,trackio", "tracking=both"),
-        ("-m tracking=trackio,wandb", "-m tracking=both"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("typed", "understood"), OPTIONS.items())
 def test_options_may_stand_between_overrides(typed: str, understood: str) -> None:
     assert overrides.overrides_last(typed.split()) == understood.split()
 

@@ -8,7 +8,7 @@ import pytest
 from pytorch_lightning import Trainer
 
 from fakes.requests import asked
-from scalewise.config import INSTEAD, PASSED, ConfigError, known_mode
+from scalewise.config import INSTEAD, PASSED, ConfigError, ProfileConfig, known_mode
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,12 @@ from scalewise.config import INSTEAD, PASSED, ConfigError, known_mode
 )  # fmt: skip
 def test_which_value_of_a_metric_is_the_better_one(metric: str, mode: str | None) -> None:
     assert known_mode(metric) == mode
+
+
+def test_a_profiled_cell_ends_after_its_window_and_the_blocks_of_reductions() -> None:
+    off, on = ProfileConfig(), ProfileConfig(window=True, steps=7)
+    cases = [(off, 99, True), (on, None, False), (on, None, True), (on, 90, True), (on, 80, True)]
+    assert [one.last_step(most, 20, known) for one, most, known in cases] == [99, 27, 87, 87, 80]
 
 
 def test_every_argument_of_lightnings_trainer_is_passed_or_has_a_key() -> None:

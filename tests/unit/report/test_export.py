@@ -85,6 +85,9 @@ def test_phases_of_a_step_add_up_to_it(tables: scalewise.report.Tables) -> None:
     began_ns = series.rows["start_ns"][0] + series.epoch_offset_ns
     assert steps.start_unix_s.iloc[0] * 1e9 == pytest.approx(began_ns, rel=1e-15)
     phases = steps.filter(regex="^host_.*_ms$").drop(columns=["host_step_ms", "host_arrival_ms"])
+    took_ms = 1e3 * steps.samples_of_rank / steps.samples_per_s_of_rank
+    expected = steps.device_step_ms.fillna(steps.host_step_ms)
+    assert took_ms.to_list() == pytest.approx(expected.to_list(), rel=1e-6)
     assert phases.sum(axis=1).to_list() == pytest.approx(steps.host_step_ms.to_list(), rel=1e-4)
 
 

@@ -25,6 +25,7 @@ from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY
 from scalewise.records import ExecutionRecord, SweepFolder, TrackerState, TrackingRecord, grade
 from scalewise.report import builder, export, run_facts
 from scalewise.report.answer import fastest_rows
+from scalewise.report.doctor_tables import _mib, size_text
 from scalewise.report.scaling_tables import lines_of_devices
 from scalewise.report.sections import by_text, cut
 from scalewise.report.study import memory_plots
@@ -43,6 +44,14 @@ def noisy(path: Path, *specs: Spec) -> Analysis:
     factors = [1.0, 1.02, 0.98]
     each = ((spec, factors if i % 2 else factors[::-1]) for i, spec in enumerate(specs))
     return analysed(path, *(run for spec, own in each for run in repeats(spec, own)))
+
+
+def test_sizes_are_in_the_largest_unit_of_which_they_are_one() -> None:
+    counts = (1023, 2**10, 2**20 - 2**10, 2**20, 2**30 - 2**20, 2**30, 5 * 2**31)
+    told = ["1023 B", "1 KiB", "1023 KiB", "1 MiB", "1023 MiB", "1 GiB", "10 GiB"]
+    assert [*map(size_text, counts)] == told
+    told = [_mib(each) for each in (1023, 1024, 2**20, None)]
+    assert told == ["1023 MiB", "1.0 GiB", "1024.0 GiB", "unknown"]
 
 
 class TestScaling:

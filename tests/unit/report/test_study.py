@@ -9,13 +9,12 @@ from statistics import geometric_mean
 
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import build_study, of_datasets, study
-from scalewise.report.study import memory_comparison, panel_grid
+from scalewise.report.study import panel_grid
 from scalewise.report.study_tables import p_words
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
@@ -59,13 +58,6 @@ def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
 def test_panels_stand_in_two_rows_and_in_a_square_above() -> None:
     shapes = {1: (1, 1), 2: (1, 2), 3: (2, 2), 8: (2, 4), 9: (3, 3), 10: (3, 4)}
     assert {devices: panel_grid(devices) for devices in shapes} == shapes
-
-
-def test_memory_of_several_devices_is_told_of_each(analysis: Analysis) -> None:
-    figure = memory_comparison(analysis.configurations)
-    assert figure is not None
-    said = [text.get_text().partition("(")[2][:4] for text in figure.findobj(Text)]
-    assert {words for words in said if words} >= {"1 de", "2 x "}
 
 
 def test_tables_have_the_figures_of_the_analysis(analysis: Analysis, texts: dict[str, str]) -> None:

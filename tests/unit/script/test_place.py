@@ -69,7 +69,7 @@ def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Pa
 def test_one_that_only_ever_goes_backward_is_ended_and_none_that_steps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import torch\n"
-        "from torch.optim.optimizer import _global_optimizer_post_hooks as hooks\n"
+        "from torch.optim import optimizer as optim\n"
         "watching = torch.autograd.backward.__globals__\n"
         "clock = watching['time'] = type('Clock', (), {})\n"
         "loss = torch.zeros(1, requires_grad=True)\n"
@@ -78,12 +78,13 @@ def test_one_that_only_ever_goes_backward_is_ended_and_none_that_steps(tmp_path:
         "    clock.monotonic = lambda: now\n"
         "    for _ in range(count): loss.sum().backward()\n"
         "passes(0, 5.0)\n"
-        "hooks.clear()\n"
+        "optim._global_optimizer_post_hooks.clear(), optim._global_optimizer_pre_hooks.clear()\n"
         "watching['await_first_step'](None)\n"
         "passes(1001, 65.5)\n"
         "passes(1, 65.0)\n"
         "try: passes(1, 65.5)\n"
         "except SystemExit as ended: print(ended)\n"
+        "optim.register_optimizer_step_post_hook(lambda *_: None)\n"
         "taken.step()\n"
         "passes(1, 65.5)\n"
     )

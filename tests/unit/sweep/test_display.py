@@ -129,6 +129,9 @@ def test_a_table_fits_a_terminal_of_any_width(width: int) -> None:
     for each, step in zip(rows[:2], ("84/120", "starting"), strict=True):
         assert step in each and "30.0 s" in each
     assert any(line.startswith("3/12 cells done, 1 failed, 2 running") for line in said)
+    for total, step in ((120, 9), (1_000_000, 15)):
+        columns = status_view._table([replace(RUNNING[0], total_steps=total)], width).columns
+        assert [c.min_width for c in columns] == [None, None, step, None, 8, 8]
 
 
 def test_a_terminal_of_few_lines_keeps_the_counts() -> None:

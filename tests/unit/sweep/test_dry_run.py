@@ -170,9 +170,10 @@ def test_rerun_selects_failed_cells_or_those_whose_name_fits(begun: Begun) -> No
 def test_more_repeats_come_on_top_of_those_the_folder_has(begun: Begun) -> None:
     folder, cells = begun
     earlier = planned_repeats(folder)
-    extended = plan([asked("sweep.extend=2", "seed=1")], 0, earlier)
-    assert sorted(c.planned.repeat for c in extended) == [0, 1, 2, 3, 4]
-    assert len({c.planned.cell_id for c in cells} & {c.planned.cell_id for c in extended}) == 3
+    for repeats, highest in ((6, 5), (4, 4), (1, 4)):
+        found = plan([asked(f"repeats={repeats}", "sweep.extend=2", "seed=1")], 0, earlier)
+        assert sorted(c.planned.repeat for c in found) == [*range(highest + 1)]
+    assert len({c.planned.cell_id for c in cells} & {c.planned.cell_id for c in found}) == 3
     again = plan([asked("repeats=1", "seed=1")], 0, earlier)
     assert len(again) == 3, "repeats that were planned are not forgotten"
 

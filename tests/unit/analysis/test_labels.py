@@ -76,8 +76,7 @@ def test_long_fractions_have_four_digits_in_labels_alone(tmp_path: Path) -> None
     words = [c.label.removeprefix("large single x1 ") for c in found]
     assert words[0] == "lr=0.001783"
     assert all(word.startswith("lr=0.01027 ") for word in words[1:])
-    assert len({*words}) == 3
-    assert {c.leaves["optimizer.lr"] for c in found} == {*map(str, rates)}
+    assert (len({*words}), {c.leaves["optimizer.lr"] for c in found}) == (3, {*map(str, rates)})
 
 
 def test_what_differs_between_models_alone_is_in_no_label_and_in_the_leaves(tmp_path: Path) -> None:

@@ -85,8 +85,7 @@ def test_a_level_is_met_never_once_or_twice(
 ) -> None:  # fmt: skip
     rows = list(zip((1_000_000, 3_000_000, 9_000_000), speedups, strict=True))
     found = break_even(pair, rows, half)
-    assert len(found.crossings) == crossings
-    assert (found.parameters is None) == (crossings != 1)
+    assert (len(found.crossings), found.parameters is None) == (crossings, crossings != 1)
     assert found.reached.startswith(reached)
     interval = found.interval
     assert (interval is not None and interval.low is not None) == low

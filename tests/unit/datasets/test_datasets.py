@@ -87,8 +87,7 @@ def test_a_batch_holds_the_samples_it_names_and_building_twice_gives_the_same(da
 )
 def test_split_divides_every_index_once(count: int, fraction: float, held_out: int) -> None:
     train, validation = split_indices(count, fraction, seed=7)
-    assert len(validation) == held_out
-    assert sorted([*train, *validation]) == list(range(count))
+    assert (len(validation), sorted([*train, *validation])) == (held_out, list(range(count)))
     other, _ = split_indices(count, fraction, seed=8)
     assert np.array_equal(train, other) == (count == 1)
 

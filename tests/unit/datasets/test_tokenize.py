@@ -76,8 +76,7 @@ def expected(part: Part) -> list[int]:
 def test_every_document_is_in_one_of_two_files(kind: str, folder: Path, tmp_path: Path) -> None:
     texts = open_texts([written(tmp_path, kind)])
     index = run(texts, folder)
-    assert load_index(folder) == index
-    assert stored(folder, "train") == expected("train")
+    assert (load_index(folder), stored(folder, "train")) == (index, expected("train"))
     assert stored(folder, "validation") == expected("validation")
     assert index.documents == len(TEXTS)
     tokens = np.array(expected("train"), dtype="<u2").tobytes()

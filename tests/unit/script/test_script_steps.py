@@ -151,8 +151,7 @@ def test_a_step_after_a_lost_one_is_one(script: Script, calls_itself: bool, give
         if calls_itself:
             script.moments.end_optimizer(7)
             assert script.moments.unseen == 0
-    assert [samples for _, samples, _ in script.steps] == [64] * 4
-    assert script.moments.unseen == 0
+    assert ([samples for _, samples, _ in script.steps], script.moments.unseen) == ([64] * 4, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Writes docs/thresholds.md: each number of the package that a sentence beside it explains."""
+"""Writes docs/thresholds.md: numbers of the package, each with the sentence that explains it."""
 
 import ast
 import re
@@ -11,9 +11,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "thresholds.md"
 
 ABOVE = """# Thresholds
 
-Each number that the code decides by, and why it is that number: the sentence beside the constant.
-`python tools/thresholds.py` writes this page, and a test holds it to the code, so a changed number
-is a changed page. What is measured, and how, is in [method.md](method.md).
+Numbers of the code, each with the sentence that stands beside it: most say from which value on
+something is said of a run, others how long somebody waits or how much is shown. A number without a
+sentence is not here. `python tools/thresholds.py` writes this page; a test holds it to the code.
+What is measured, and how, is in [method.md](method.md).
 """
 NUMBERS = re.compile(r"(?=.*\b\d)[({]?('\w+': )?[A-Z_\d][\w .*+<,:'-]{0,64}[)}]?")
 
@@ -22,9 +23,11 @@ def rows() -> Iterator[str]:
     """A heading for each room, and a row for each of its numbers."""
     room = ""
     for path in sorted(PACKAGE.rglob("*.py")):
-        where, body = path.relative_to(PACKAGE), ast.parse(path.read_text(encoding="utf-8")).body
-        for one, words in pairwise(body):
-            said = " ".join((ast.get_docstring(ast.Module([words], [])) or "").split())
+        where, text = path.relative_to(PACKAGE), path.read_text(encoding="utf-8")
+        for one, words in pairwise(ast.parse(text).body):
+            below = ast.get_docstring(ast.Module([words], [])) or ""
+            beside = text.splitlines()[(one.end_lineno or 1) - 1].partition("  # ")[2]
+            said = " ".join(below.split()) or beside
             name, _, value = ast.unparse(one).partition(" = ")
             if said and NUMBERS.fullmatch(value):
                 if room != (room := where.parts[0]):

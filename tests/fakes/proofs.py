@@ -92,6 +92,5 @@ def check_decision(run: Finished) -> None:
     assert decision.lines()[1] in said[1]
     assert decision.rule is not None and decision.rule.says == "single"
     result = run.sweep.cell(trained.name).load_result()
-    assert result.strategy == decision.chosen
-    assert result.ranks[0].steps_completed == CHOSEN_STEPS
+    assert (result.strategy, result.ranks[0].steps_completed) == (decision.chosen, CHOSEN_STEPS)
     assert "Strategy chosen by measurement" in (run.sweep.report_path / "details.md").read_text()

@@ -246,9 +246,7 @@ def test_a_run_starts_from_a_checkpoint_or_says_none_is_left(later: dict[str, Ce
 def test_hugging_faces_form_trains_along_a_schedule(later: dict[str, CellFolder]) -> None:
     rows = read_metrics(later["None"].metrics_path(0))
     rates = [row.values["learning_rate"] for row in rows if "train_loss" in row.values]
-    assert len(rates) == 12
-    # The rate of each step is the one that it was taken with.
-    assert (rates[0], rates[6]) == pytest.approx((0.01, 0.005))
+    assert (len(rates), (rates[0], rates[6])) == (12, pytest.approx((0.01, 0.005)))
     assert rates == sorted(rates, key=lambda rate: -(rate or 0.0))
 
 

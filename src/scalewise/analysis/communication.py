@@ -174,7 +174,7 @@ CommunicationSource = Literal["profiler window", "doctor's curve", "exposed only
 _WORTH_SAYING = 0.02
 """Share of a profiled step below which waiting is no reason to doubt a window."""
 _HELD_BACK = 1.5
-"""What a window leaves uncovered, over what the timed steps expose, from which it is doubted."""
+"""A window whose uncovered collectives last so many times those of timed steps is doubted."""
 
 
 @dataclass(frozen=True)

@@ -425,7 +425,8 @@ def _find_disturbed(cells: Sequence[CellRecords]) -> list[SetAside]:
     why = f"was disturbed: other processes took over {100 * FOREIGN_CPU_UP_TO:g} % of its cores"
     found = [SetAside(cell, why, ON_A_QUIET_HOST) for cell in cells if is_disturbed(cell)]
     are_replaced = any((cell.config or {}).get("repeats") == "auto" for cell in cells)
-    return found if len(found) <= (len(cells) + len(found) * are_replaced) / 4 else []
+    to_come = len(found) if are_replaced else 0
+    return found if len(found) <= (len(cells) + to_come) / 4 else []
 
 
 def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:

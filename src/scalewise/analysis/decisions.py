@@ -198,10 +198,10 @@ def _failure(members: Sequence[Configuration]) -> str | None:
     return None
 
 
-SMALL_PARAMETERS = 1_000_000
-MEDIUM_PARAMETERS = 5_000_000
-LARGE_PARAMETERS = 10_000_000
-BATCH_FOR_LARGE = 64
+SMALL_PARAMETERS = 1_000_000  # The published PCIe study takes one device for fewer.
+MEDIUM_PARAMETERS = 5_000_000  # It has no rule from here on.
+LARGE_PARAMETERS = 10_000_000  # It takes several devices from here on and BATCH_FOR_LARGE.
+BATCH_FOR_LARGE = 64  # Samples a step of all devices.
 BATCH_FOR_MEDIUM = 128
 """The published PCIe study's thresholds, kept as the baseline to compare with."""
 

@@ -43,7 +43,7 @@ from scalewise.records import DataError, RehearsalRecord, build
 if TYPE_CHECKING:
     from scalewise.analysis.summary import Analysis
 
-LIKELY: Final = 0.90
+LIKELY: Final = 0.90  # Confidence of a rehearsal's interval, and of what it calls likely.
 Likelihood = Literal["likely pays", "likely does not pay", "cannot tell"]
 Regime = Literal["GPU", "host", "CPU", "unknown"]
 """What the step of the rank that was there waits for."""

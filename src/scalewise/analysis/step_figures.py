@@ -269,7 +269,7 @@ _SAME_LEVEL: Final = 0.03
 """Share by which levels differ at least: less is not worth its steps."""
 _MIDDLE: Final = (10.0, 90.0)
 """Percentiles of the later levels between which a level is one of them."""
-_MOST_SHARE: Final = 0.5
+_MOST_SHARE: Final = 0.5  # Of a run's steps, that may be left out as its warm-up at most.
 
 
 def leave_out_warmup(

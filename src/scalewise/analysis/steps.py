@@ -29,9 +29,9 @@ ranks that were long for another reason took at most 66 ms, on one GPU and on CP
 
 ASIDE_S: Final = 2.0
 """A long step beyond this is set aside: a process that was stopped, a host that froze."""
-MAX_ASIDE = 3
+MAX_ASIDE = 3  # Long steps of a run that are set aside at most.
 MAX_ASIDE_SHARE = 0.01
-"""Of the timed steps. More long steps than either are how the program runs: all of them count."""
+"""Of the timed steps, as MAX_ASIDE. More long steps are how the program runs: all of them count."""
 LEAST_FOR_P99 = 100
 """Steps; of fewer a 99th percentile is the longest of them."""
 

@@ -126,12 +126,12 @@ def check_published(result: ImportedResult) -> Iterator[Remark]:
 SAME: Final = 1e-3
 """Share by which two records of one time may differ; times below 1 us do not count."""
 _SAME_MS: Final = 1e-3
-DEVICE_SHARE: Final = 0.15
+DEVICE_SHARE: Final = 0.15  # Of the host's time, by which a window on the device may differ.
 
 OUTSIDE_S: Final = 1.0
 """Seconds by which the clocks around a run's steps may differ from those of the steps."""
 DEVICE_S: Final = 0.5
-"""A window on the device differs from the host's by less than the larger of these."""
+"""Seconds by which it may differ, where DEVICE_SHARE of a short window is less."""
 
 
 def contradiction(series: Sequence[StepSeries]) -> str | None:

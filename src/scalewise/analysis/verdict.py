@@ -46,8 +46,8 @@ def way_to_get(
 Verdict = Literal["invalid", "pays", "does not pay", "undecided", "ceiling"]
 SeedLabel = Literal["beneficial", "marginal", "single"]
 PAYS_FROM = 1.1
-"""Speedup below which no number of devices is worth taking."""
-MIN_EFFICIENCY = 0.5
+"""Speedup that two devices need; N need half of N where that is more."""
+MIN_EFFICIENCY = 0.5  # Share of N that the speedup of N devices is to be.
 BENEFICIAL_FROM, MARGINAL_FROM = 1.1, 0.95
 """Edges of the published study's label."""
 
@@ -190,7 +190,7 @@ def seed_label(speedup: float) -> SeedLabel:
 UNSTABLE_CV = 0.05
 """Run-to-run CV from which a figure carries a warning: above it three runs cannot even settle
 a difference of 10 %."""
-OUTLIER_SCORE = 3.5
+OUTLIER_SCORE = 3.5  # Modified z-score beyond which a run is called an outlier.
 MIN_RUNS_FOR_OUTLIERS = 10
 """With three healthy runs a score above 3.5 turns up in 29 % of cases: it says nothing there."""
 

@@ -41,7 +41,7 @@ started earlier would share the cell's folder with the first."""
 _DEAD_S = 20.0
 """How long Ray may take to notice that a node is gone whose actor is."""
 _ADDRESS_S = 20.0
-"""Less than the hosts of other cells may hear nothing from the sweep."""
+"""For a first host to tell its address: less than SILENCE_S, in which hosts of other cells end."""
 _FORWARDED = ("NCCL_", "GLOO_", "TORCH_", ENV_SECRETS)
 """Variables of the sweep's environment that mean the same on every host."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import traceback
 from itertools import dropwhile
 from pathlib import Path
@@ -50,7 +51,9 @@ def shortened(text: str) -> str:
 
 def _called(error: BaseException, said: str, with_class: bool) -> str:
     name = type(error).__name__
-    return f"{name}: {said}" if with_class and said else said or name
+    if not said:
+        return name
+    return f"{name}: {said}" if with_class else said
 
 
 def require(argument: str, found: object, holds: bool, allowed: str, beside: str = "") -> None:
@@ -67,7 +70,7 @@ def require(argument: str, found: object, holds: bool, allowed: str, beside: str
     raise ValueError(f"{argument}: found {text}{beside and f' with {beside}'}; allowed: {allowed}")
 
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _MESSAGE_LIMIT = 500
 _TRACEBACK_LIMIT = 20_000
 _NO_MEMORY = (
@@ -84,10 +87,12 @@ _NO_MEMORY = (
 def ending_of(error: BaseException, rank: int) -> Ending:
     """How ``error`` ends this rank; its last lines are the end of the traceback."""
     cause = error.__cause__
-    if isinstance(error, ConfigError) and cause and error.args[0].endswith(str(cause)):
+    if isinstance(error, ConfigError) and cause and str(error).endswith(str(cause) or "?"):
         # Told as it was raised: what a user's own code refuses is no setting of ours.
+        *_, innermost = traceback.extract_tb(cause.__traceback__) or [None]
         at = line_that_raised("".join(traceback.format_exception(cause)))
-        error = cause if at and not at.startswith(_PACKAGE) else error
+        is_ours = innermost is None or innermost.filename.startswith(_PACKAGE)
+        error = error if is_ours or at is None else cause
     text = "".join(traceback.format_exception(error))
     kind = "config" if isinstance(error, ConfigError) else failure_kind(error)
     return Ending(
@@ -106,8 +111,9 @@ def cause_of(error: BaseException) -> BaseException:
 
     A KeyboardInterrupt in a training step leaves ``Trainer.fit`` as ``SystemExit(1)``.
     """
-    is_left = isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt)
-    return error.__context__ if is_left and error.__context__ else error
+    interrupt = error.__context__
+    is_exit = isinstance(error, SystemExit)
+    return interrupt if is_exit and isinstance(interrupt, KeyboardInterrupt) else error
 
 
 def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:

@@ -72,7 +72,7 @@ def _bus_factor(collective: Collective, ranks: int) -> float:
 
 
 _PCIE_GB_S = 64
-"""What 16 lanes of PCIe 5 carry. Four H200s without peer-to-peer had 23.6 GB/s each, two 27.5."""
+"""A slower link may lead through the host: two H200s without peer-to-peer had 27.5, PCIe 5 63."""
 
 
 def spelled(override: str) -> str:

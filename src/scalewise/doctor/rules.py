@@ -38,13 +38,13 @@ _STEADY = 0.95
 """The endurance run's last third over its first."""
 
 _THERMAL = ("thermal", "hardware slowdown", "power brake")
-_LEAST_WINDOWS = 6
-_SLOW_LAUNCH_US = 20.0
-_ENOUGH_SHM_MIB = 1024.0
-_FREE_SHM_MIB = 256.0
-_BUSY_PERCENT = 10.0
-_ENOUGH_MEMORY_MIB = {"cuda": 16_384.0, "cpu": 2_048.0}
-_LARGE_MESSAGE_BYTES = 2**27
+_LEAST_WINDOWS = 6  # Of an endurance run, to be judged: two in each third.
+_SLOW_LAUNCH_US = 20.0  # Beyond it the host is late with the kernels of small models.
+_ENOUGH_SHM_MIB = 1024.0  # Size of /dev/shm, through which workers of a loader hand over batches.
+_FREE_SHM_MIB = 256.0  # Of it, at least.
+_BUSY_PERCENT = 10.0  # Of the last 10 s, in which some process waited for a core.
+_ENOUGH_MEMORY_MIB = {"cuda": 16_384.0, "cpu": 2_048.0}  # Of the host, for each rank.
+_LARGE_MESSAGE_BYTES = 2**27  # From which an all-reduce tells the link's rate.
 
 _NVLINK_GB_S = 25.0
 """One NVLink, one direction: NVLink 2 to 4 alike (NVIDIA's V100, A100 and H100 data sheets give

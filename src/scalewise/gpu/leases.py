@@ -20,7 +20,7 @@ from scalewise.host import FileLock, processor_name, runtime_folder, usable_core
 from scalewise.records import DeviceInfo, DeviceSample
 
 UNSEEN_MIB = 2048.0
-"""An idle GPU's driver itself may hold several hundred MiB."""
+"""Held by nobody to be seen, from which a GPU is taken: an idle driver holds several hundred."""
 
 SETTLE_S = 5.0
 """The driver lists a process for a moment after its end."""

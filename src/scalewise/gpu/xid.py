@@ -16,7 +16,7 @@ PATIENCE: Final = 10
 
 _MOST_AT_ONCE = 64
 
-NEARLY_FULL: Final = 0.95
+NEARLY_FULL: Final = 0.95  # Share of a GPU's memory in use from which it is an alert.
 _CHOSEN: Final = frozenset({"application clocks", "display clock setting"})
 _COMMON: Final = frozenset({"power cap", "sync boost"})
 Level = Literal["warn", "error"]

@@ -240,7 +240,8 @@ class Tables:
     @cached_property
     def configurations(self) -> pd.DataFrame:
         """One row a configuration: its figures, its verdict and where its time goes."""
-        return _frame(row.in_columns(all_figures(self.analysis)) for row in rows(self.analysis))
+        shown = all_figures(self.analysis)
+        return _frame(row.in_columns(shown) for row in rows(self.analysis))
 
     @cached_property
     def runs(self) -> pd.DataFrame:

@@ -72,9 +72,10 @@ def command(analysis: Analysis, override: str = "") -> str:
 
 
 def command_of(analysis: Analysis, config: Configuration) -> str:
-    """What would run ``config`` alone; a rehearsed one on its devices and on one."""
+    """What would run ``config`` alone, often enough to decide; a rehearsed one on both devices."""
     typed = config.cells[0].planned.overrides
-    own = [word for word in typed if not key_of(word).startswith("rehearse")]
+    enough = {f"repeats={few}": f"repeats={VERDICT_RUNS}" for few in range(1, VERDICT_RUNS)}
+    own = [enough.get(word, word) for word in typed if not key_of(word).startswith("rehearse")]
     if config.rehearsed:
         both = f"devices=1,{config.rehearsed.ranks}"
         own = ["-m", *(both if key_of(word) == "devices" else word for word in own)]

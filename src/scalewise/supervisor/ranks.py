@@ -113,8 +113,9 @@ def _train(main: Callable[[], int], start: RankStart) -> int:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    with start.out.open("wb") as out, start.err.open("wb") as err:
-        redirect(os.open(os.devnull, os.O_RDONLY), os.dup(out.fileno()), os.dup(err.fileno()))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    logs = (os.open(path, flags, 0o666) for path in (start.out, start.err))
+    redirect(os.open(os.devnull, os.O_RDONLY), *logs)
     os.environ.clear()
     os.environ.update({**start.environment, ENV_STARTED: "forked"})
     os.chdir(start.cwd)

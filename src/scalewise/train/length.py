@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEAD_S = 4 * INTERVAL_S
 """The last step is announced so long before it: four looks of the others, for one to be late."""
 FEWEST_STEPS = 3
-"""Timed steps that tell a pace, and that a run has however long they take."""
+"""Timed steps that a run has at least, however long they take: fewer tell no pace."""
 SHORTEST_S, LONGEST_S = 1.5, 3.0
 """Seconds of timed steps, unless others were asked for: the shortest on CPUs, where longer ones do
 not make runs agree better (docs/statistics.md), and the longest on GPUs, which take long to start.

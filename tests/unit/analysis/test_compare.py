@@ -155,8 +155,7 @@ def test_the_link_is_a_factor_and_is_found_as_the_one_that_differs(tmp_path: Pat
     a = swept(tmp_path / "a", *runs(DDP))
     b = swept(tmp_path / "b", *runs(replace(DDP, emulated=LINK, config=off), slower=1.25))
     declared, found = compare(a, b, "link"), compare(a, b)
-    assert (found.factor, found.chosen) == ("link", True)
-    assert found.matches == declared.matches
+    assert ((found.factor, found.chosen), found.matches) == (("link", True), declared.matches)
     (match,) = found.matches
     assert (match.change, compare(b, a).matches[0].change) == ("slower", "faster")
     assert match.ratio.value == pytest.approx(0.8, rel=0.01)

@@ -172,8 +172,7 @@ def test_a_result_of_another_cell_is_a_fault_and_the_cell_not_done(tmp_path: Pat
     shutil.copy(theirs.steps_path(0), mine.steps_path(0))
     cell = load_sweep(path).cells[0]
     fault = f"result.json: result of cell {other.cell_id}; that of cell {own.cell_id} was expected"
-    assert (cell.result, cell.state) == (None, "interrupted")
-    assert cell.problems == (fault,)
+    assert ((cell.result, cell.state), cell.problems) == ((None, "interrupted"), (fault,))
     assert cell.ending.message == f"it ended, but its result cannot be used: {fault}"
     assert not mine.find_result(own.cell_id)
 

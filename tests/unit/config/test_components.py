@@ -177,13 +177,20 @@ def test_out_of_range_is_refused(given: str, message: str) -> None:
 
 
 def test_what_others_refuse_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hers.py").write_text("def make():\n    raise ValueError('no data here')\n")
+    (tmp_path / "hers.py").write_text(
+        "from scalewise.config.errors import require\n"
+        "def make(): raise ValueError('no data here')\n"
+        "def wide(): require('width', 65, False, 'a multiple of 2')\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as refused:
         instantiate("dataset", Component("hers.make", "own", {}))
     end = ending_of(refused.value, 0)
     assert (end.cause, end.message) == ("exception", "ValueError: no data here")
     assert end.raised_at == f"{tmp_path}/hers.py:2"
+    with pytest.raises(ConfigError, match=r"^model\.width: found 65; allowed: a mul") as refused:
+        instantiate("model", Component("hers.wide", "own", {}))
+    assert ending_of(refused.value, 0).cause == "config", "a class of ours refuses it"
     with pytest.raises(ConfigError, match=r"^optimizer: Invalid learning rate: -1"):
         instantiate("optimizer", Component("torch.optim.SGD", "sgd", {"lr": -1}), params=[])
 

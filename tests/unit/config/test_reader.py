@@ -240,7 +240,6 @@ def test_arguments_of_a_class_of_ones_own_need_no_plus() -> None:
     typed = ["model._target_=mine.Net", "model.width=8", "optimizer.lr=0.1", "strategy.x=1"]
     opened = open_keys(typed)
     assert [text.startswith("++") for text in opened] == [True, True, False, True]
-    assert as_typed(opened) == typed
-    assert composer().plain(typed[:2], 0)["model"]["width"] == 8
+    assert (as_typed(opened), composer().plain(typed[:2], 0)["model"]["width"]) == (typed, 8)
     swept = ["model=gru,lstm", "model.hidden=8", "dataset=[a,b]", "dataset.rows=1"]
     assert open_keys(swept) == [swept[0], f"++{swept[1]}", *swept[2:]]

@@ -35,13 +35,18 @@ def test_every_argument_of_lightnings_trainer_is_passed_or_has_a_key() -> None:
     assert not set(PASSED) & set(INSTEAD)
 
 
-@pytest.mark.parametrize("name", [*INSTEAD, *PASSED])
+NO_KEY = re.compile(r"nothing|hydra|\w+=NAME")
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in (*INSTEAD, *PASSED) if not NO_KEY.match(INSTEAD.get(n, ""))]
+)
 def test_what_is_offered_for_a_misspelt_key_is_accepted(name: str) -> None:
     with pytest.raises(ConfigError) as refused:
         asked(f"+trainer.{name[:-1]}_=1")
     near = re.search(r"did you mean '(.+?)'", str(refused.value))
-    key = re.search(r"allowed: (?!nothing|hydra|\w+=NAME)([\w.=]+)", str(refused.value))
-    words = f"+trainer.{near[1]}" if near else key[1] if key else "seed"
+    key = re.search(r"allowed: ([\w.=]+)", str(refused.value))
+    words = f"+trainer.{near[1]}" if near else key[1]  # type: ignore[index]
     try:
         asked(words if "=" in words else f"{words}=1")
     except ConfigError as error:  # of its value, but no longer of the key

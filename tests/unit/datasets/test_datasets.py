@@ -154,8 +154,7 @@ class TestTokens:
         windows = TokenWindows(torch.arange(10, dtype=torch.uint8), 3)
         assert len(windows) == 3
         x, target = windows.__getitems__([0, 2])
-        assert x.tolist() == [[0, 1, 2], [6, 7, 8]]
-        assert target.tolist() == [[1, 2, 3], [7, 8, 9]]
+        assert (x.tolist(), target.tolist()) == ([[0, 1, 2], [6, 7, 8]], [[1, 2, 3], [7, 8, 9]])
         assert x.dtype == target.dtype == torch.int64
 
     def test_files_are_either_trained_on_or_held_out(self, sources: Path) -> None:
@@ -168,6 +167,12 @@ class TestTokens:
         asked = ((8, 5), (8, None), (6, 16), (1, 50), (101, 1))  # of 102 bytes
         held_out = (Stdlib(n, max_validation_samples=m, root=str(sources)) for n, m in asked)
         assert [len(data.validation) for data in held_out] == [4, 12, 16, 34, 1]
+
+    def test_no_byte_of_a_text_file_is_in_both_parts(self, tmp_path: Path) -> None:
+        (tmp_path / "text").write_bytes(bytes(range(200)))
+        data = TextFile(str(tmp_path / "text"), sequence_length=4, validation_fraction=0.25)
+        train, validation = (torch.cat(everything(p)) for p in (data.train, data.validation))
+        assert train.max() < validation.min()
 
     def test_what_cannot_be_read_is_refused(self, sources: Path, tmp_path: Path) -> None:
         # A file that is there and fails when it is read, also for a user who may read everything.

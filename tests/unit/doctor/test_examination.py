@@ -104,8 +104,7 @@ def test_facts_and_links_of_gpus_come_from_nvml(fake_nvml: Callable[[Scenario], 
     slots = [DeviceInfo("cuda", "NVIDIA H200", gpu_uuid(i), i) for i in range(2)]
     (first, second), (link,) = describe_devices(slots)
     assert (first.other_processes, first.ecc_uncorrected, second.other_processes) == (1, 3, 0)
-    assert second.near_cores == (2, 3)
-    assert (link.first, link.second, link.kind) == (0, 1, "NV18")
+    assert (second.near_cores, (link.first, link.second, link.kind)) == ((2, 3), (0, 1, "NV18"))
     gone = DeviceInfo("cuda", "NVIDIA H200", "GPU-gone", 7)
     (_, stranger), (unknown,) = describe_devices([slots[0], gone])
     assert unknown == PairLink(0, 1, None, None)

@@ -73,8 +73,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "refused\n"
-    assert json.loads(path.read_bytes()) == [{"n": 1}, {"n": 2}]
+    assert (done.stdout, json.loads(path.read_bytes())) == ("refused\n", [{"n": 1}, {"n": 2}])
 
 
 def _cell(path: Path, source: Literal["nvml", "process"], *rows: dict[str, DeviceSample]) -> Path:

@@ -74,11 +74,12 @@ def test_declared_flops_are_what_torch_counts(make: Any) -> None:
     assert torch.equal(model(x), model.eval()(x)), "nothing is dropped unasked"
 
 
-def test_positions_are_sines_and_cosines_of_falling_frequency() -> None:
-    angles = torch.arange(9.0)[:, None] / 10_000 ** (torch.arange(4.0) / 3.5)
-    table = sinusoidal_positions(9, 7)
+@pytest.mark.parametrize(("width", "waves"), [(7, 4), (6, 3)])
+def test_positions_are_sines_and_cosines_of_falling_frequency(width: int, waves: int) -> None:
+    angles = torch.arange(9.0)[:, None] / 10_000 ** (torch.arange(waves) * 2 / width)
+    table = sinusoidal_positions(9, width)
     torch.testing.assert_close(table[:, ::2], angles.sin())
-    torch.testing.assert_close(table[:, 1::2], angles[:, :3].cos())
+    torch.testing.assert_close(table[:, 1::2], angles[:, : width // 2].cos())
 
 
 @pytest.mark.parametrize("parameters", [50_000, 258_432, 1_000_000, 25_000_000, 2_000_000_000])

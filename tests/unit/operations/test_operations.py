@@ -108,8 +108,7 @@ def test_what_is_no_number_is_dropped_and_nothing_run_counts_nothing() -> None:
     points = torch.tensor([[[math.nan, 0.0, 0.0], [math.inf, 0.0, 0.0], [0.0, 0.0, 0.0]]])
     operation = voxelize("count")
     assert isinstance(operation, Operation) and isinstance(Fusion(), Operation)
-    assert operation.counts() == {}
-    assert operation((points, torch.zeros(1, 3, 1))).sum() == 1
+    assert (operation.counts(), operation((points, torch.zeros(1, 3, 1))).sum()) == ({}, 1)
     assert operation.counts() == {"points_dropped_per_batch": 2}
 
 

@@ -186,7 +186,7 @@ def rehearsed(path: Path, runs: int) -> list[Section]:
     quarter = {name: ms / 6 for name, ms in SINGLE_MS.items()}
     play = replace(
         Spec(), strategy="ddp_rehearsed", batch_size=16, phases_ms=quarter,
-        config={"strategy": strategy, "batch_size": 128}, typed=("max_repeats=1", "repeats=1"),
+        config={"strategy": strategy, "batch_size": 128}, typed=("model.repeats=1", "repeats=1"),
     )  # fmt: skip
     write_sweep(path, [*repeats(Spec()), *repeats(play)[:runs]])
     record = {"ranks": 8, "link": "pcie", "source": "a doctor"}
@@ -204,7 +204,7 @@ def test_what_is_rehearsed_alone_is_no_measurement(tmp_path: Path, runs: int, wo
     assert option(section, "ddp x8, rehearsed over pcie")["verdict"] == word
     assert any(text.startswith("1. ddp x8") for text in below) == (word == "likely pays")
     (way,) = (text for text in below if text.startswith("  Run: "))
-    assert way.endswith(" max_repeats=1 repeats=3"), "one run decides nothing"
+    assert way.endswith(" model.repeats=1 repeats=3"), "one run decides nothing"
 
 
 PLAYED = Spec(strategy="play", config={"strategy": {"kind": "rehearsal"}})

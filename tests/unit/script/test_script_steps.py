@@ -169,8 +169,7 @@ def test_a_loader_that_gave_other_samples_than_counted_is_told(
             script.forward()
             script.backward()
         script.step()
-    assert len(script.steps) == len(calls)
-    assert script.moments.fed_unlike_fetched == said
+    assert (len(script.steps), script.moments.fed_unlike_fetched) == (len(calls), said)
 
 
 def test_a_second_optimizer_takes_over_where_the_first_retires(script: Script) -> None:

@@ -209,8 +209,7 @@ def test_of_several_hosts_the_first_failure_is_blamed(
         with pytest.raises(NodesApart):
             meet(folder, stale, 1, 2, go_on=iter([True, False]).__next__)
     second = meet(folder, "12.0", 1, 2)
-    assert second == Nodes(1, 2, "node0", 4000)
-    assert conclude(folder, second, other) == other
+    assert (second, conclude(folder, second, other)) == (Nodes(1, 2, "node0", 4000), other)
     found = conclude(folder, first, own)
     assert (found.rank, found.outcome == "done") == (blamed, blamed is None)
 

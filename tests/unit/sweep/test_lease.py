@@ -21,8 +21,7 @@ def test_jobs_of_mixed_width_share_the_host() -> None:
     leases = Leases()
     assert leases.try_lease(GPUS, 5) is None, "and it takes nothing"
     wide, narrow = leases.try_lease(GPUS, 3), leases.try_lease(GPUS, 1)
-    assert [s.index for s in wide.slots] == [0, 1, 2]
-    assert [s.index for s in narrow.slots] == [3]
+    assert ([s.index for s in wide.slots], [s.index for s in narrow.slots]) == ([0, 1, 2], [3])
     assert leases.try_lease(GPUS, 1) is None
     leases.release(wide)
     assert leases.try_lease(GPUS, 4) is None

@@ -160,8 +160,7 @@ def test_each_value_is_recorded_once_where_it_was_logged(tmp_path: Path) -> None
         own = {"train/now": epoch, "logged/train_loss": epoch, "logged/learning_rate": epoch}
         late = {"late": epoch, "once": 7.0} if epoch == 0 else {"late": epoch}
         expected += {"val/now": epoch, "step of val": 1.0}, {**own, "step": 1.0, **late}
-    assert logged == expected
-    assert fit.losses == [(step, 1.0) for step in (1, 2, 3, 4)]
+    assert (logged, fit.losses) == (expected, [(step, 1.0) for step in (1, 2, 3, 4)])
     last = {"train_loss": 1.0, "learning_rate": 0.25, "once": 7.0, **expected[2], **expected[3]}
     assert fit.summary.metrics == last
 
@@ -193,9 +192,7 @@ def test_validation_amid_a_step_lets_it_be(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(step_timer, "StepClock", Watched)
     fit = Fit(tmp_path, Scored(), [1.0] * 4, accumulate=2, val_check_interval=1)
-    assert list(fit.steps.rows["samples"]) == [2, 2]
-    # At the start of training and after validations between steps: none drops a batch.
-    assert begun == [1, 1, 1]
+    assert (list(fit.steps.rows["samples"]), begun) == ([2, 2], [1, 1, 1])
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,7 @@ def test_weights_and_losses_are_those_of_single_steps_of_which_few_are_begun_at_
 def test_each_step_has_its_row_and_what_is_inside_a_replay_is_missing(tmp_path: Path) -> None:
     run = Run(tmp_path, HostCapture(), max_epochs=2)
     rows = read_steps(run.folder.steps_path(0), 0).rows
-    assert list(rows["step"]) == list(range(24))
-    assert set(rows["samples"]) == {BATCH}
+    assert (list(rows["step"]), set(rows["samples"])) == (list(range(24)), {BATCH})
     assert list(rows["epoch"]) == [0] * 12 + [1] * 12
     assert (rows["host_step_ms"] > 0).all()
     inside = ("forward", "backward", "optimizer", "arrival")

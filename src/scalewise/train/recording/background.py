@@ -22,7 +22,7 @@ GiveWay = Callable[[], None]
 Drain = Callable[[bool, GiveWay | None], None]
 """Writes what is ready; with True, waits for what is not."""
 
-INTERVAL_S = 0.25
+INTERVAL_S = 0.25  # Between two looks of the thread that writes a rank's records.
 _REST = 3.0
 """After each piece the thread rests so many times as long as the piece took. Written in one go, the
 rows of half a second of short steps kept a host that launches ahead of its GPU until it was behind:

@@ -176,9 +176,8 @@ def trainer_arguments(given: object) -> dict[str, Any]:
         # Misspelt too: what a cell decides is refused as well where it is spelt rightly.
         near = difflib.get_close_matches(name, [*PASSED, *INSTEAD], 1)
         if near and (key := INSTEAD.get(near[0])):
-            raise ConfigError(
-                f"trainer.{name}: found {value}, which a cell decides; allowed: {key}"
-            )
+            found = f"found {value}" if name in INSTEAD else f"unknown key{closest(name, near)}"
+            raise ConfigError(f"trainer.{name}: {found}, which a cell decides; allowed: {key}")
         if name not in PASSED and name != "_target_":
             raise ConfigError(
                 f"trainer.{name}: unknown key{closest(name, PASSED)}; allowed: {', '.join(PASSED)}"

@@ -44,7 +44,7 @@ NO_KEY = re.compile(r"nothing|hydra|\w+=NAME")
 def test_what_is_offered_for_a_misspelt_key_is_accepted(name: str) -> None:
     with pytest.raises(ConfigError) as refused:
         asked(f"+trainer.{name[:-1]}_=1")
-    near = re.search(r"did you mean '(.+?)'", str(refused.value))
+    near = re.search(r"did you mean '(.+?)'\?\); ", str(refused.value))
     key = re.search(r"allowed: ([\w.=]+)", str(refused.value))
     words = f"+trainer.{near[1]}" if near else key[1]  # type: ignore[index]
     try:

@@ -7,15 +7,11 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
-
-# Hydra's own keeps what was typed, secrets too, in multirun.yaml if a job cannot be composed.
-ConfigStore.instance().store("basic", {"defaults": ["matrix"]}, group="hydra/sweeper")
 
 
 class MatrixSweeper(BasicSweeper):

@@ -193,6 +193,8 @@ def _say_how_to_finish() -> None:
 
 def _run_hydra() -> None:
     import hydra
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.plugins import Plugins
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
@@ -211,6 +213,8 @@ def _run_hydra() -> None:
             held.append(error)
             return None
 
+    Plugins.instance()  # has Hydra's own sweeper stored, which keeps secrets in multirun.yaml
+    ConfigStore.instance().store("basic", {"defaults": ["matrix"]}, group="hydra/sweeper")
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
     if held:
         raise held[0]

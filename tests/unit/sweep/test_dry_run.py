@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from hydra import compose, initialize
 from hydra.errors import HydraException
 
 from fakes.recorded import RecordedCell, finish, plan_sweep
@@ -22,6 +23,11 @@ from scalewise.sweep.plan import plan, request
 from scalewise.sweep.preflight import Cluster, ThisHost
 from scalewise.sweep.preview import preview
 from scalewise.sweep.resume import Selection, differing, planned_repeats, refuse_mixing, select
+
+
+def test_programs_of_others_keep_the_sweeper_of_hydra() -> None:
+    with initialize(version_base=None):
+        assert compose(return_hydra_config=True).hydra.sweeper._target_.endswith(".BasicSweeper")
 
 
 @pytest.fixture(scope="module")

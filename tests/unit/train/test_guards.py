@@ -24,7 +24,7 @@ from scalewise.train import experiment
 from scalewise.train.build import build_data
 from scalewise.train.callbacks import OwnFolder, build_schedule, can_score, note_unscored
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
-from scalewise.train.recording import leave_out
+from scalewise.train.recording import leave_out, planned_steps
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -219,6 +219,7 @@ def test_a_schedule_over_all_steps_is_refused_where_time_ends_the_run() -> None:
     trainer = CellTrainer(max_steps=-1, max_epochs=-1, **quiet)
     with pytest.raises(ConfigError, match=r"^max_steps: found null, and the module asks how"):
         _ = trainer.estimated_stepping_batches
+    assert planned_steps(trainer) is None
     bounded = CellTrainer(max_steps=7, max_epochs=-1, **quiet)
     assert bounded.estimated_stepping_batches == 7
     bounded.should_stop = True

@@ -277,11 +277,13 @@ def _fingerprint(trainer: pl.Trainer, module: pl.LightningModule) -> tuple[float
 
 def planned_steps(trainer: pl.Trainer) -> int | None:
     """Optimizer steps this fit means to take; None where nothing bounds it."""
+    if trainer.max_steps == -1 and trainer.max_epochs in (None, -1):
+        return None  # not asked for: a cell's trainer refuses whoever wants to know it
     total = trainer.estimated_stepping_batches
     sampler = getattr(trainer.train_dataloader, "batch_sampler", None)
     if sampler is not None and getattr(sampler, "steps_per_batch", 1) > 1:
         # Lightning counts batches, and these hold several steps each.
-        epochs = trainer.max_epochs if trainer.max_epochs != -1 else math.inf
+        epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else math.inf
         limit = trainer.max_steps if trainer.max_steps != -1 else math.inf
         total = min(sampler.steps * epochs, limit)
     return int(total) if math.isfinite(total) and total >= 0 else None

@@ -106,7 +106,7 @@ def test_replicas_are_compared_their_gradients_counted_their_samples_audited(ran
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_script_sees_what_it_would_see(ran: Finished, shared_train: Train, devices: int) -> None:
-    name = cell(ran, devices).name
+    name = "-".join(cell(ran, devices).path.parts[-2:])
     for rank in range(devices):
         told = str(rank) if devices > 1 else None
         written = shared_train.cwd / "out" / name / f"rank{told}.json"

@@ -164,7 +164,7 @@ def run(
 ) -> int:  # fmt: skip
     """Any PyTorch script, unchanged, on each number of devices.
 
-    COMMAND follows -- and is that of one device. {run} in it becomes the name of the run. A run
+    COMMAND follows -- and is that of one device. {run} in it is a name of each run's. A run
     ends when --time is timed, or by itself. Every --set is a setting of docs/sweeps.md.
 
     \b

@@ -202,7 +202,7 @@ class Ranks:
     @property
     def _own(self) -> list[str]:
         """The command of a rank, without a profiler around it."""
-        script, name = self._job.settings.script, self._job.cell.name
+        script, name = self._job.settings.script, "-".join(Path(self._job.folder).parts[-2:])
         return [w.replace("{run}", name) for w in script] or worker_command(self._job.folder)
 
     def trainers(self) -> dict[int, int]:

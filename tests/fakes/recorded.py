@@ -154,7 +154,7 @@ def write_sweep(path: Path, specs: Sequence[Spec]) -> Path:
 
 def write_cell(folder: CellFolder, planned: PlannedCell, spec: Spec) -> None:
     folder.save_config(spec.as_config())
-    if spec.outcome in ("failed", "skipped", "interrupted"):
+    if spec.outcome in ("failed", "refused", "skipped", "interrupted"):
         folder.save_attempt(_attempt(spec))
         return
     if spec.outcome == "waiting":
@@ -316,7 +316,8 @@ def _write_steps(folder: CellFolder, spec: Spec, rank: int) -> None:
     if "exposed_comm" in phases:
         phases["exposed_comm"] += delay - own
     noise = np.random.default_rng(spec.repeat).normal(1.0, 0.01, spec.steps)
-    noise += 1.0 - noise[spec.warmup :].mean()  # the mean of the timed steps is known exactly
+    # The mean of the timed steps is known exactly, or that of all where none is timed.
+    noise += 1.0 - noise[spec.warmup % spec.steps :].mean()
     warms_up = np.arange(spec.steps) < spec.warmup
     # Warm-up steps are ten times slower: counting one of them would be seen at once.
     factors = spec.run_factor * noise * np.where(warms_up, 10.0, 1.0)
@@ -428,6 +429,7 @@ def _attempt(spec: Spec) -> Ending:
     ending = {
         "failed": Ending("failed", "oom", f"rank 1 ran out of memory: {oom}, tried to allocate "
                          "2.00 GiB", 1, 1, None, (f"torch.OutOfMemoryError: {oom}.",)),
+        "refused": Ending("failed", "config", "batch_size: found 8; allowed: at most 6"),
         "skipped": Ending("skipped", "host", "strategy=ddp asks for 2 GPUs; this host has 1"),
         "interrupted": Ending("interrupted", "interrupted", "interrupted by the user"),
     }[spec.outcome]  # fmt: skip

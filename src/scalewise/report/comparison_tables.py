@@ -267,11 +267,10 @@ def _sweep_line(side: str, analysis: Analysis) -> str:
 
 def _title(work: Workload) -> str:
     first = work.entries[0].config
-    batch = first.identity.get("batch")
     weak = first.identity.get("scaling") == "weak"
     parts = [first.name(group) for group in ("model", "dataset", "precision")]
     runs = {len(entry.config.runs) for entry in work.entries}
-    samples = f"{batch} samples a {'device' if weak else 'step'}"
+    samples = f"{first.identity.get('batch')} samples a {'device' if weak else 'step'}"
     each = f"{count_range(runs)} {plural(max(runs), 'run')} each"
     named = {entry.side for entry in work.entries}
     alone = [f"of {named.pop()} alone"] if len(named) == 1 else []

@@ -147,8 +147,7 @@ def test_a_search_on_one_device_is_not_told_to_take_more(swept: Analysis, tmp_pa
 
 
 def test_which_search_found_the_best_value_is_told_first(tmp_path: Path) -> None:
-    asked = {"sweep": {"objective": "val/acc"}}
-    specs = [replace(one, config={**one.config, **asked}) for one in TWO]
+    specs = [replace(one, config={**one.config, "sweep": {"objective": "val/acc"}}) for one in TWO]
     low, near, high = (
         analyse(accuracies(tmp_path / str(at), specs, [at, at - 0.01, last] * 2))
         for at, last in ((0.4, 0.4), (0.79, 0.83), (0.8, 0.8))

@@ -89,9 +89,8 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     (lines,) = blocks(typed)
     assert lines[0].verdict == "pays"
     assert any("add strategy.compression=bf16 (wins back up to" in line.text for line in lines)
-    pasted = [one.text for one in answers(typed).blocks if isinstance(one, Verbatim)]
     wanted = "python train.py -m strategy=single,ddp 'hydra.x=a b' strategy.compression=bf16"
-    assert pasted == [wanted]
+    assert [one.text for one in answers(typed).blocks if isinstance(one, Verbatim)] == [wanted]
     known = with_command(found, "train.py -m strategy.compression=none strategy=single,ddp")
     (block,) = (one.text for one in answers(known).blocks if isinstance(one, Verbatim))
     assert block == "python train.py -m strategy.compression=bf16 strategy=single,ddp"
@@ -295,8 +294,7 @@ def test_of_many_configurations_the_verdicts_are_said(tmp_path: Path) -> None:
 def test_a_sweep_without_comparison_says_why(
     tmp_path: Path, specs: list[Spec], said: str, ways: int
 ) -> None:
-    found = with_command(analysed(tmp_path, *specs), "train.py max_epochs=3 seed=1")
-    texts = answers(found).texts
+    texts = answers(with_command(analysed(tmp_path, *specs), "train.py max_epochs=3 seed=1")).texts
     assert sum(said in text for text in texts) == 1
     assert sum(text.startswith("Next: ") for text in texts) == ways
 

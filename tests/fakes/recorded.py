@@ -154,7 +154,7 @@ def write_sweep(path: Path, specs: Sequence[Spec]) -> Path:
 
 def write_cell(folder: CellFolder, planned: PlannedCell, spec: Spec) -> None:
     folder.save_config(spec.as_config())
-    if spec.outcome in ("failed", "skipped", "interrupted"):
+    if spec.outcome in ("failed", "refused", "skipped", "interrupted"):
         folder.save_attempt(_attempt(spec))
         return
     if spec.outcome == "waiting":
@@ -316,7 +316,7 @@ def _write_steps(folder: CellFolder, spec: Spec, rank: int) -> None:
     if "exposed_comm" in phases:
         phases["exposed_comm"] += delay - own
     noise = np.random.default_rng(spec.repeat).normal(1.0, 0.01, spec.steps)
-    noise += 1.0 - noise[spec.warmup :].mean()  # the mean of the timed steps is known exactly
+    noise += 1.0 - noise[spec.warmup % spec.steps :].mean()  # exactly 1 over the timed steps
     warms_up = np.arange(spec.steps) < spec.warmup
     # Warm-up steps are ten times slower: counting one of them would be seen at once.
     factors = spec.run_factor * noise * np.where(warms_up, 10.0, 1.0)
@@ -362,9 +362,8 @@ def _values(spec: Spec, rank: int, step: int) -> dict[str, float]:
 def _write_metrics(folder: CellFolder, spec: Spec, rank: int) -> None:
     writer = MetricsWriter(folder.metrics_path(rank))
     for step in range(5, spec.steps + 1, 5):
-        row = _values(spec, rank, step)
         samples, when = step * spec.global_batch, START + step * 0.01
-        writer.append(MetricRow(when, step, 0, samples, row, spec.per_device))
+        writer.append(MetricRow(when, step, 0, samples, _values(spec, rank, step), spec.per_device))
     writer.close()
 
 
@@ -428,6 +427,7 @@ def _attempt(spec: Spec) -> Ending:
     ending = {
         "failed": Ending("failed", "oom", f"rank 1 ran out of memory: {oom}, tried to allocate "
                          "2.00 GiB", 1, 1, None, (f"torch.OutOfMemoryError: {oom}.",)),
+        "refused": Ending("failed", "config", "batch_size: found 8; allowed: at most 6"),
         "skipped": Ending("skipped", "host", "strategy=ddp asks for 2 GPUs; this host has 1"),
         "interrupted": Ending("interrupted", "interrupted", "interrupted by the user"),
     }[spec.outcome]  # fmt: skip
@@ -554,13 +554,12 @@ class RecordedCell:
     def succeed(self, attempt: int = 1, ids: Sequence[str] = ("id-{}", "cfg-{}")) -> None:
         """End with a result; ``ids`` are those of cell and configuration, given its name."""
         self.close()
-        summaries = tuple(self._rank_summary(r) for r in range(self.ranks))
         name, took_s = self.folder.name, self.steps * STEP_MS / 1000
         self.folder.save_result(
             CellResult(
                 *(one.format(name) for one in ids), name, 0, attempt, self.started_at,
                 self.started_at + took_s, took_s, self.ranks, "ddp", "strong", BATCH * self.ranks,
-                BATCH, (), summaries,
+                BATCH, (), tuple(self._rank_summary(rank) for rank in range(self.ranks)),
             )
         )  # fmt: skip
 

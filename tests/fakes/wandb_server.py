@@ -137,8 +137,7 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
 
         def _body(self) -> bytes:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            compressed = self.headers.get("Content-Encoding") == "gzip"
-            return gzip.decompress(body) if compressed else body
+            return gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
 
         def _reply(self, answer: dict[str, Any]) -> None:
             body = json.dumps(answer).encode()

@@ -97,9 +97,8 @@ def test_a_delay_of_the_gpu_appears_in_its_phase(train: Train) -> None:
         "monitor.devices=false", **mask(-1),
     )  # fmt: skip
     assert run.status == 0, run.err
-    folder = run.only_cell()
     told = json.loads((train.cwd / "spins.json").read_text())
-    steps = read_steps(folder.steps_path(0), 0).timed()
+    steps = read_steps(run.only_cell().steps_path(0), 0).timed()
     number = steps.rows["step"]
     for phase in DELAYS_MS:
         # What comes after a step's last mark opens the next step.

@@ -264,9 +264,8 @@ def test_a_pipeline_times_its_microbatches_and_what_it_waits(trained: Trained, n
     ranks = trained.ranks(name)
     schedule = "1f1b" if name == "gpt2/pipeline" else "gpipe"
     assert [r.pipeline for r in ranks] == [PipelineRecord(schedule, 2, s, 4) for s in range(2)]
-    folder = trained.cell(name)
     for rank in range(RANKS):
-        timed = read_steps(folder.steps_path(rank), rank).timed()
+        timed = read_steps(trained.cell(name).steps_path(rank), rank).timed()
         forward, backward = timed.column("forward", "host"), timed.column("backward", "host")
         idle, step = timed.column("other", "host"), timed.column("step", "host")
         assert len(timed) == PARTS_STEPS - 5

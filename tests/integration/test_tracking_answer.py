@@ -55,8 +55,7 @@ def test_both_trackers_hold_one_answer(
         low, high = (summary[f"{label}/{figure}_{end}95"] for end in ("low", "high"))
         assert low < summary[f"{label}/{figure}"] < high
     with sqlite3.connect(tmp_path / "trackio" / "mine.db") as database:
-        rows = database.execute("select run_name, metrics from metrics").fetchall()
-    ((name, logged),) = rows
+        ((name, logged),) = database.execute("select run_name, metrics from metrics").fetchall()
     assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d gpt2_tiny,medium answer \w{4}", name)
     text = logged.decode() if isinstance(logged, bytes) else logged
     for words in ("gpt2_tiny ddp x2/speedup", "medium ddp x2/verdict", "does not pay",

@@ -61,8 +61,7 @@ def are_synced(cell: CellFolder) -> bool:
 
 def in_trackio(environment: dict[str, str], table: str, columns: str) -> list[tuple[Any, ...]]:
     """Run and these columns of each row, read with nothing but SQL."""
-    path = Path(environment["TRACKIO_DIR"]) / "scalewise.db"
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")) as connection:
         rows = connection.execute(f"SELECT run_name, {columns} FROM {table} ORDER BY rowid")
         # When the sweep began ends the name of each run.
         return [(run[:-12], *rest) for run, *rest in rows]

@@ -283,8 +283,7 @@ def _from_result(cell: CellRecords) -> dict[str, str]:
         if (asked.get("script") or {}).get("command"):
             return {}  # what a script feeds is seen when it runs
         return {key: str(asked.get(name, UNKNOWN)) for key, name in _ASKED}
-    strong = result.scaling == "strong"
-    batch = result.global_batch_size if strong else result.per_device_batch_size
+    batch = result.per_device_batch_size if result.scaling == "weak" else result.global_batch_size
     devices = [rank.device for rank in result.ranks]
     fields = {
         "devices": str(result.world_size),

@@ -255,9 +255,8 @@ def _judged(paired: Sequence[tuple[Configuration, Configuration]]) -> Iterator[M
         changed = tuple(differences(old.identity, new.identity, ""))
         links = find_link(old), find_link(new)
         known = links if all(links) else None
-        learned = tuple(_learned(old, new))
         label = new.label if new.label == old.label else f"{new.label} against {old.label}"
-        yield Match(label, ratio, change, changed, known, learned)
+        yield Match(label, ratio, change, changed, known, tuple(_learned(old, new)))
 
 
 def _learned(old: Configuration, new: Configuration) -> Iterator[Learned]:

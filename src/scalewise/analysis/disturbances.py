@@ -77,9 +77,8 @@ def _of_devices(cell: CellRecords) -> Iterator[Found]:
     unseen = [rank.rank for rank in ranks if rank.rank not in seen]
     if unseen:
         ranks_unseen = f"{plural(len(unseen), 'rank')} {', '.join(map(str, unseen))}"
-        reason = f"the GPU of {ranks_unseen} was not sampled"
         codes = ("foreign_process", *(OF_SEVERAL if len(ranks) > 1 else ()))
-        yield from ((code, reason) for code in codes)
+        yield from ((code, f"the GPU of {ranks_unseen} was not sampled") for code in codes)
 
 
 def _of_host(

@@ -186,9 +186,8 @@ def _of_configuration(config: Configuration, budget: LossBudget | None) -> Itera
         yield Remark("allocator", {"ranks": each})
     if flagged := outliers(rates):
         without = estimate_positive([v for i, v in enumerate(rates) if i not in flagged])
-        figures = {"count": len(flagged), "runs": len(rates)}
         words = {"whole": estimate(figure), "without": estimate(without)}
-        yield Remark("outliers", {**figures, **words})
+        yield Remark("outliers", {"count": len(flagged), "runs": len(rates), **words})
 
 
 def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Remark]:

@@ -61,12 +61,11 @@ def _own_optimizer(cell: CellRecords) -> str | None:
 def _named(cell: CellRecords, own: str | None) -> CellRecords:
     if own is None or cell.config is None:
         return cell
-    name = f"its own ({own})"
     asked = [word for word in cell.planned.overrides if _OF_OPTIMIZER.match(word)]
     unused = f"{' '.join(asked)} was not used: the model built its own optimizer ({own})"
     return replace(
         cell,
-        config={**cell.config, "optimizer": {"name": name}},
+        config={**cell.config, "optimizer": {"name": f"its own ({own})"}},
         problems=(*cell.problems, unused) if asked and cell.result else cell.problems,
     )
 

@@ -440,8 +440,7 @@ def _case(sweep: str, one: Rehearsal, analysis: Analysis) -> Case | None:
         return Case(*known, error, surplus, linear, None, None)
     part = next(alike({**whole, "batch": str(result.per_device_batch_size)}, timed, 1), None)
     alone = rate_ratio(one.measured, part).value / ranks - 1 if part else None
-    fewer = (each for n in range(ranks - 1, 1, -1) for each in alike(whole, timed, n))
-    several = next(fewer, None)
+    several = next((row for n in range(ranks - 1, 1, -1) for row in alike(whole, timed, n)), None)
     amdahl = speedup.value / _amdahl(several, single, ranks) - 1 if several else None
     return Case(*known, error, surplus, linear, alone, amdahl)
 

@@ -239,7 +239,6 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
             took = " and ".join(f"{ms} ms on {devices}" for ms, devices in each)
             return Refused(multi, f"no samples/s of {side.label}: {why}. Steps took {took}")
     speedup = rate_ratio(multi, single)
-    judgement = judge_config(multi, speedup, round_s(multi, single))
     devices, invalid = multi.runs[0].world_size, multi.invalid
     if single.invalid and not invalid:
         figures = {"baseline": single.label, "reason": single.invalid[0].text}
@@ -250,7 +249,7 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
         devices=devices,
         speedup=speedup,
         efficiency=speedup.scaled(1 / devices),
-        judgement=judgement,
+        judgement=judge_config(multi, speedup, round_s(multi, single)),
         seed_label=None if multi.is_ceiling else seed_label(speedup.value),
         loss=loss_at_equal_samples(multi, single),
         remarks=invalid,

@@ -120,9 +120,8 @@ def overrides_last(arguments: list[str]) -> list[str]:
         # The last of its kind: an equal word before it is the value of an option.
         del options[len(options) - 1 - options[::-1].index(override)]
     options = [word for word in options if not word.startswith("--dry")]
-    asked = ["sweep.dry_run=true"] if given.dry_run else []
     typed = (spelled(_with_quotes(_tracked_by_all(one))) for one in given.overrides)
-    return [*options, *open_keys(typed), *asked]
+    return [*options, *open_keys(typed), *["sweep.dry_run=true"] * given.dry_run]
 
 
 def _with_quotes(override: str) -> str:

@@ -298,11 +298,10 @@ class RayExecutor(Executor[RayCell]):
         """A link to each host of a cell; None where a node went just after it was given to us."""
         count, cluster = order.wanted.nodes, self.cluster
         known = {node.node_id: node for node in cluster.nodes()}
-        placed = reservation.nodes()
         actors = [cluster.actor(reservation, i, order.wanted) for i in range(count)]
         gone: tuple[type[Exception], ...] = (KeyError, *cluster.errors)
         try:
-            nodes = [known[node_id] for node_id in placed]
+            nodes = [known[node_id] for node_id in reservation.nodes()]
             address = ""
             if count > 1:
                 address = cluster.get(actors[0].address.remote(), _ADDRESS_S)

@@ -103,14 +103,13 @@ class StrategyConfig:
 def _settings(cell: CellConfig) -> dict[str, tuple[object, str]]:
     """Settings that a strategy may refuse: each with its value, and its name in a message."""
     model = cell.model.target.rpartition(".")[2]
-    ours = cell.model.target.startswith("scalewise.models.")
     batches = cell.accumulate_grad_batches
     return {
         "execution": (cell.execution.kind, cell.execution.name),
         "precision": (cell.precision.lightning, cell.precision.name),
         "optimizer": (cell.optimizer.target.rpartition(".")[2].lower(), cell.optimizer.name),
         "accumulate_grad_batches": (batches, str(batches)),
-        **({"model": (model, model)} if ours else {}),
+        **({"model": (model,) * 2} if cell.model.target.startswith("scalewise.models.") else {}),
     }
 
 

@@ -100,8 +100,7 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
 
 def stats_path(folder: CellFolder, host: str | None = None) -> Path:
     """``gpu_stats_<cell>.json`` in a cell's folder; hosts after the first have their id in it."""
-    suffix = f"_{host}" if host else ""
-    return folder.path / f"gpu_stats_{folder.name}{suffix}.json"
+    return folder.path / f"{'_'.join(filter(None, ('gpu_stats', folder.name, host)))}.json"
 
 
 def multi_gpu_path(path: Path) -> Path:

@@ -117,10 +117,8 @@ def interface_towards(address: str) -> str | None:
             own = probe.getsockname()[0]
     except OSError:
         return None
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(known.address == own for known in addresses):
-            return name
-    return None
+    found = psutil.net_if_addrs().items()
+    return next((name for name, known in found if own in [one.address for one in known]), None)
 
 
 def free_port() -> int:

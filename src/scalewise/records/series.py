@@ -154,9 +154,8 @@ class DeviceSeriesWriter(LineWriter):
         self, when: float, samples: Mapping[str, DeviceSample], cost_ms: float | None
     ) -> None:
         """Write one sample of all devices, taken at Unix time ``when`` in ``cost_ms``."""
-        rows = []
-        for sample in samples.values():
-            rows.append({k: v for k, v in to_plain(sample).items() if v is not None})
+        plain = map(to_plain, samples.values())
+        rows = [{k: v for k, v in one.items() if v is not None} for one in plain]
         self.write({"time": when, "cost_ms": cost_ms, "devices": rows})
 
     def add_device(self, device: SampledDevice) -> None:

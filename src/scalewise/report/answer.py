@@ -248,9 +248,19 @@ def next_step(analysis: Analysis, pair: Pair) -> str:
 
 
 def to_mend(analysis: Analysis) -> Iterator[str]:
-    """How invalid runs are made anew, once for all."""
+    """How runs that are invalid, were refused or ended in warm-up are made anew, once for all."""
     if analysis.invalid:
         yield f"Next: mend that, then {_rerun(analysis)}"
+    elif not analysis.measured and {c.ending.cause for c in analysis.unfinished} == {"config"}:
+        yield f"Next: change what is refused: {command(analysis)}"
+    elif not _is_timed(analysis) and any(
+        row.setting("max_epochs") and not row.is_monitored for row in analysis.measured
+    ):
+        yield f"Next: let it train longer: {command(analysis, 'max_epochs=null')}"
+
+
+def _is_timed(analysis: Analysis) -> bool:
+    return any(row.estimate("step_time_ms") for row in analysis.measured)
 
 
 def _rerun(analysis: Analysis) -> str:
@@ -379,7 +389,7 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
 
 
 def why_none(analysis: Analysis) -> str:
-    if not analysis.measured and any(c.runs for c in analysis.configurations):
+    if not _is_timed(analysis) and any(c.runs for c in analysis.configurations):
         return "No training was timed, so there is no verdict."
     if analysis.rehearsals:
         return "Nothing ran on several devices: they were rehearsed."

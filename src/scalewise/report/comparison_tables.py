@@ -39,6 +39,7 @@ from scalewise.analysis import (
     mean_alone,
     more_runs,
     number,
+    rank_by,
     rows,
     sides,
     times,
@@ -47,7 +48,7 @@ from scalewise.analysis import (
 )
 from scalewise.host import from_here, plural
 from scalewise.report.export import FORMAT_VERSION, configuration_as_plain, rows_csv
-from scalewise.report.findings import add_words
+from scalewise.report.findings import add_words, searched
 from scalewise.report.sections import (
     NOTES,
     Block,
@@ -148,9 +149,8 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
     letters = sides(len(analyses))
     head = lines((_sweep_line(*one) for one in zip(letters, analyses, strict=True)), "plain")
     found = workloads(analyses)
-    parts = [
-        section("sides", "Folders", head, lines([NOTES["side_by_side"]] if found else [], "faint"))
-    ]
+    faint = lines([NOTES["side_by_side"]] if found else [], "faint")
+    parts = [*_by_objective(analyses), section("sides", "Folders", head, faint)]
     parts += [*map(comparison_section, ratios), *map(_work, found)]
     shared = {id(entry.config) for one in found for entry in one.entries}
     alone = [
@@ -167,6 +167,25 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
     advice = [*map(_advice, found), *_next(found)] or [none]
     parts.append(section("advice", "What to take", lines(advice, "plain")))
     return [part for part in parts if part.blocks]
+
+
+def _by_objective(analyses: Sequence[Analysis]) -> Iterator[Section]:
+    """Which of several searches for one objective found the best value of it, and the best rows."""
+    objective, *others = map(searched, analyses)
+    if objective is None or any(one != objective for one in others):
+        return
+    sound = [
+        replace(config, label=f"{side} {config.label}")
+        for side, one in zip(sides(len(analyses)), analyses, strict=True)
+        for config in one.measured
+        if config.config_id not in one.invalid
+    ]
+    for ranking in rank_by(objective, sound):
+        best, *rest = dict.fromkeys(row.label[0] for row in ranking.rows)
+        so_far = " so far" * any(row.label[0] != best for row in ranking.rivals)
+        title = f"{best} found the best {objective.metric}{so_far}"
+        told = (f"{row.label}: {estimate(row.estimate(objective.metric))}" for row in ranking.rows)
+        yield section("objective", title, lines([*told][:_MOST_NAMED] if rest else [], "plain"))
 
 
 def _together(analyses: Sequence[Analysis]) -> list[ConcurrentTraining]:
@@ -248,11 +267,10 @@ def _sweep_line(side: str, analysis: Analysis) -> str:
 
 def _title(work: Workload) -> str:
     first = work.entries[0].config
-    batch = first.identity.get("batch")
     weak = first.identity.get("scaling") == "weak"
     parts = [first.name(group) for group in ("model", "dataset", "precision")]
     runs = {len(entry.config.runs) for entry in work.entries}
-    samples = f"{batch} samples a {'device' if weak else 'step'}"
+    samples = f"{first.identity.get('batch')} samples a {'device' if weak else 'step'}"
     each = f"{count_range(runs)} {plural(max(runs), 'run')} each"
     named = {entry.side for entry in work.entries}
     alone = [f"of {named.pop()} alone"] if len(named) == 1 else []

@@ -30,7 +30,6 @@ def doctor_sections(report: DoctorReport) -> list[Section]:
     for one in report.findings:
         because = f"evidence: {one.evidence}", f"do: {one.advice}", f"wrong if: {one.refuted_by}"
         advice += [Line(one.text, verdict=one.severity), *because]
-    healthy = ["No known fault was found in what could be measured."]
     collectives = (_collectives(report, backend) for backend in _BACKENDS)
     tables = _host(report), _devices(report), _pairs(report), *collectives
     return [
@@ -39,7 +38,7 @@ def doctor_sections(report: DoctorReport) -> list[Section]:
         section(
             "doctor_findings",
             "Advice",
-            lines(advice or healthy, "plain"),
+            lines(advice or ["No known fault was found in what could be measured."], "plain"),
             lines([f"examined in {report.duration_s:.0f} s"], "faint"),
         ),
     ]

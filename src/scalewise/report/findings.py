@@ -284,14 +284,13 @@ def metrics(analysis: Analysis) -> Section:
     )  # fmt: skip
 
 
-def rankings(analysis: Analysis) -> tuple[Objective, list[Ranking[Configuration]]] | None:
-    """Rows ranked by the objective; None where it was not typed and devices are compared."""
+def rankings(analysis: Analysis) -> list[tuple[Objective, Ranking[Configuration]]]:
+    """Rows ranked by the objective; none where it was not typed and devices are compared."""
     objective = objective_of(analysis.measured)
     if objective is None or (analysis.pairs and not objective.was_typed):
-        return None
+        return []
     sound = [config for config in analysis.measured if config.config_id not in analysis.invalid]
-    found = list(rank_by(objective, sound))
-    return (objective, found) if found else None
+    return [(objective, found) for found in rank_by(objective, sound)]
 
 
 def searched(analysis: Analysis) -> Objective | None:
@@ -305,10 +304,8 @@ def searched(analysis: Analysis) -> Objective | None:
 
 def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
     """The rows of a sweep by its objective, with their speed, and how sure the first place is."""
-    ranked, again = rankings(analysis), ""
-    for ranking in ranked[1] if ranked else ():
-        assert ranked is not None
-        objective = ranked[0]
+    again = ""
+    for objective, ranking in rankings(analysis):
         more = "more" if objective.mode == "max" else "less"
         yield f"By {objective.metric} ({more} is better):"
         for place, row in enumerate(ranking.rows[:_MOST_RANKED], start=1):

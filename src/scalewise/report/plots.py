@@ -321,12 +321,11 @@ def answer_plot(analysis: Analysis) -> Figure | None:
         _figure(speedups, row, pair.speedup)
     speedups.set_xlim(0, limit)
     speedups.set_title("speedup over one device", fontsize=10, loc="left")
-    most = _limit([one for one in of_cost if one], [1.3])
     for row, found in enumerate(of_cost):
         if found is not None:
             _figure(costs, row, found)
     costs.axvline(1, color=GREY, lw=1)
-    costs.set_xlim(0, most)
+    costs.set_xlim(0, _limit([one for one in of_cost if one], [1.3]))
     costs.set_title("cost of a sample over one device", fontsize=10, loc="left")
     names = [drawn(pair.multi.label, _LONGEST_ANSWER) for pair in shown]
     name_rows(speedups, [*map("{}\n{}".format, names, [pair.verdict for pair in shown])])

@@ -79,14 +79,13 @@ def build_study(
         # All of it is ours: a file of an earlier study would show what is no longer there.
         stale.unlink()
     written = []
-    tables = ((f"{one.key}.csv", export.table_csv(one)) for one in tables_of(studies(analysis)))
     columns, rows = figure_columns("summary"), measured_rows(analysis)
     for name, text in (
         *_benchmarks(analysis),
         ("comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)),
         ("summary_table.tex", _latex(table("summary", columns, rows, is_whole=True))),
         ("performance_report.txt", _performance_report(analysis)),
-        *tables,
+        *((f"{one.key}.csv", export.table_csv(one)) for one in tables_of(studies(analysis))),
     ):
         write_text(folder / name, text)
         written.append(name)

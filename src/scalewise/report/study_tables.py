@@ -118,7 +118,6 @@ _BREAK_EVEN_COLUMNS = (
 
 def averages(analysis: Analysis) -> Section:
     """The mean speedup over batch sizes, of rows that differ in nothing else."""
-    found = average_speedups(analysis.pairs)
     columns = (
         words("configuration", "configurations", average_name),
         Column("rows", "rows", "", lambda one: len(one.pairs)),
@@ -130,7 +129,7 @@ def averages(analysis: Analysis) -> Section:
     return section(
         "averages",
         "Mean speedup over batch sizes",
-        table("averages", columns, found, NOTES["averages"]),
+        table("averages", columns, average_speedups(analysis.pairs), NOTES["averages"]),
     )
 
 
@@ -164,7 +163,6 @@ def average_line(one: AverageSpeedup) -> str:
 def investment(analysis: Analysis) -> Section:
     """What the added devices return, and owning beside renting, where a price to buy is known."""
     owned = [one for c in analysis.measured if (one := analysis.owned.get(c.config_id))]
-    returns = list(analysis.returns.values())
     of_returns = (
         words("configuration", "configuration", lambda one: one.pair.multi.label),
         Column("usd", "price", "USD", lambda one: one.usd),
@@ -188,7 +186,7 @@ def investment(analysis: Analysis) -> Section:
         "investment",
         "Buying more devices, and renting",
         lines(_price_lines(analysis, owned)),
-        table("returns", of_returns, returns, NOTES["returns"]),
+        table("returns", of_returns, analysis.returns.values(), NOTES["returns"]),
         table("owned", of_owned, owned, NOTES["owned"]),
     )
 

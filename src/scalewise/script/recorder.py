@@ -454,7 +454,6 @@ class ScriptRecorder:
     def _summary(self, looks: bool, measured: Mapping[str, Any]) -> RankSummary:
         steps, optimizers = self.steps, tuple(self.moments.optimizers.values())
         after = self._fingerprint() if looks and steps.steps else None
-        several = self._place.world_size > 1
         if unlike := self.moments.fed_unlike_fetched:
             said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
             self._missing["sample count"] = said.format(*unlike)
@@ -481,7 +480,7 @@ class ScriptRecorder:
             missing={**self._missing, **steps.missing},
             communication=steps.gradients.record(steps.steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
-            replica_fingerprint=after if several else None,
+            replica_fingerprint=after if self._place.world_size > 1 else None,
             execution=ExecutionRecord("eager", "eager"),
             length=None if self.length is None else self.length(),
             **measured,

@@ -245,10 +245,9 @@ class Supervisor:
     def _co_tenants(self, ranks: Collection[int]) -> tuple[str, ...]:
         """Everyone who shared the host at any time; ``ranks`` are the cell's own process ids."""
         self.colocation.look()
-        told = (*self.job.co_tenants, *self.colocation.neighbours)
         on_gpu = any(slot.kind == "cuda" for slot in self.job.slots)
         others = foreign_processes(self.folder, ranks) if on_gpu else ()
-        return tuple(dict.fromkeys((*told, *others)))
+        return tuple(dict.fromkeys([*self.job.co_tenants, *self.colocation.neighbours, *others]))
 
 
 class Liveness:

@@ -107,8 +107,7 @@ def measure_objective(
         value = None if invalid else rate
         why = f"as {invalid.text}" if invalid else "the steps carry none"
         missing = f"sweep.objective: no global_samples_per_s, {why}"
-    message = "" if was_reported or value is not None else missing
-    return Ending("done", message=message), value, rate
+    return Ending("done", message="" if was_reported or value is not None else missing), value, rate
 
 
 def settings_of(cell: CellConfig, world_size: int) -> Settings:

@@ -117,8 +117,7 @@ class ShardBatchSampler(Sampler[list[int]]):
         return len(self._edges) - 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        for begin, end in pairwise(self._edges):
-            yield list(self.indices[begin:end])
+        return (list(self.indices[begin:end]) for begin, end in pairwise(self._edges))
 
 
 def collate(samples: Any) -> Any:

@@ -314,8 +314,7 @@ def live_device(device: torch.device) -> DeviceInfo:
         return DeviceInfo("cpu", processor_name(), cores=cores)
     properties = torch.cuda.get_device_properties(device)
     uuid = f"GPU-{properties.uuid}"
-    total_mib = properties.total_memory / 2**20
     index = None
     with contextlib.suppress(NvmlUnavailable), open_nvml() as nvml:
         index = next((d.index for d in nvml.devices() if d.uuid == uuid), None)
-    return DeviceInfo("cuda", properties.name, uuid, index, cores, total_mib)
+    return DeviceInfo("cuda", properties.name, uuid, index, cores, properties.total_memory / 2**20)

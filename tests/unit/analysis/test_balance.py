@@ -173,9 +173,8 @@ def test_energy_is_of_the_timed_steps_even_where_no_sample_fell_among_them(tmp_p
     )  # fmt: skip
     usage = usage_of([replace(series, times=times, samples=samples)], cell)
     assert usage.window == "all steps"
-    energy = usage.devices[0].energy
     seconds = float(cell.steps[0].timed().column("step").sum()) / 1e3
-    assert energy.timed_j == pytest.approx(500 * seconds, rel=0.01)
+    assert usage.devices[0].energy.timed_j == pytest.approx(500 * seconds, rel=0.01)
     assert usage.energy_j("timed_j") == pytest.approx(2 * 500 * seconds, rel=0.01)
 
 

@@ -230,7 +230,6 @@ def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: s
         if one.result.world_size == 1:
             assert found == {}
             continue
-        others = one.result.world_size - 1
         assert found["extra_memory_on_gpu0"].figures["per_other_rank_mib"] == pytest.approx(
             525, 0.01
         )
@@ -239,7 +238,7 @@ def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: s
         if "rank_on_other_gpu" in found:
             told = found["rank_on_other_gpu"].figures["contexts"]
             contexts.append({(c["rank"], c["other_gpu"]) for c in told})
-            assert contexts[-1] == {(rank + 1, 0) for rank in range(others)}
+            assert contexts[-1] == {(rank, 0) for rank in range(1, one.result.world_size)}
     assert contexts
 
 

@@ -17,7 +17,7 @@ from scalewise.analysis.model import Sweep
 from scalewise.analysis.ranking import Objective, rank_by
 from scalewise.analysis.statistics import RatioEstimate
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, read_metrics
-from scalewise.report import build, comparison_section
+from scalewise.report import build, comparison_section, side_by_side
 from scalewise.report.answer import answers
 from scalewise.report.export import results_json
 from scalewise.report.findings import searched
@@ -53,9 +53,12 @@ def seeds(spec: Spec, count: int = 3) -> list[Spec]:
     return [replace(spec, seed=seed) for seed in range(1, count + 1)]
 
 
+TWO = [*seeds(WIDE), *seeds(NARROW)]
+
+
 @pytest.fixture
 def swept(tmp_path: Path) -> Analysis:
-    write_sweep(tmp_path, [*seeds(WIDE), *seeds(NARROW)])
+    write_sweep(tmp_path, TWO)
     for number in range(6):
         last, best = ACCURACY["wide" if number < 3 else "narrow"][number % 3]
         log(tmp_path, f"00{number}-*", {"val/acc": best, "a, b": 1.0}, {"val/acc": last, "a, b": 2})
@@ -127,7 +130,7 @@ def test_the_least_loss_is_the_best_and_zero_has_no_ratio(swept: Analysis, tmp_p
     (found,) = rank_by(Objective("val/acc", "min", True), (wide, narrow))
     assert (found.rows, found.rivals, found.lead.n) == ((narrow, wide), (), (3, 3))
     assert found.lead.value == pytest.approx((0.80 * 0.82 * 0.81) ** (1 / 3) / 0.5)
-    sweep = accuracies(tmp_path / "a", [*seeds(WIDE), *seeds(NARROW)], (0, 0.1, 0.2, 0.3, 0.4, 0.5))
+    sweep = accuracies(tmp_path / "a", TWO, (0, 0.1, 0.2, 0.3, 0.4, 0.5))
     (found,) = rank_by(Objective("val/acc", "max", True), analyse(sweep).configurations)
     assert (found.rivals, found.lead) == (found.rows[1:], RatioEstimate(1.0, (3, 3), None, None))
 
@@ -141,6 +144,20 @@ def test_a_search_on_one_device_is_not_told_to_take_more(swept: Analysis, tmp_pa
     assert searched(analyse(accuracies(tmp_path / "a", seeds(asked), (0.8, 0.8, 0.9)))) is not None
     write_sweep(tmp_path / "b", [Spec(), DDP])
     assert searched(analyse(load_sweep(tmp_path / "b"))) is None
+
+
+def test_which_search_found_the_best_value_is_told_first(tmp_path: Path) -> None:
+    specs = [replace(one, config={**one.config, "sweep": {"objective": "val/acc"}}) for one in TWO]
+    low, near, high = (
+        analyse(accuracies(tmp_path / str(at), specs, [at, at - 0.01, last] * 2))
+        for at, last in ((0.4, 0.4), (0.79, 0.83), (0.8, 0.8))
+    )
+    for a, b, best, is_open in ((low, high, "B", 0), (high, low, "A", 0), (near, high, "A", 1)):
+        first, *_ = side_by_side((a, b), [])
+        assert (first.title[0], "so far" in first.title) == (best, is_open)
+        assert first.texts[0].startswith(f"{best} net single x1 width=")
+    invalid = replace(high, invalid=dict.fromkeys((c.config_id for c in high.measured), ()))
+    assert side_by_side((low, invalid), [])[0].title == "Folders"
 
 
 def test_a_reason_of_many_runs_is_told_once(tmp_path: Path) -> None:

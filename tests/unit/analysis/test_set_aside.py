@@ -292,9 +292,8 @@ def test_without_a_commit_the_sources_tell_the_code(tmp_path: Path) -> None:
 def test_a_commit_beside_the_hash_of_the_sources_sets_nothing_aside(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP])
     for at, (_, folder) in enumerate(SweepFolder(path).cells()):
-        known = folder.load_provenance()
         told = {"commit": str(at), "diff_sha256": str(at), SOURCE_SHA256: "0" * 64}
-        folder.save_provenance(replace(known, code=told))
+        folder.save_provenance(replace(folder.load_provenance(), code=told))
     assert fields(analyse(load_sweep(path)).refused) == []
 
 

@@ -208,9 +208,8 @@ def test_so_many_devices_are_taken_as_pay_and_beat_fewer(
 
 
 def test_another_strategy_or_workload_is_another_ladder(tmp_path: Path) -> None:
-    other = wide(4, 4.5, strategy="fsdp")
     medium = [replace(spec, model="medium") for spec in (WIDTHS[0], WIDTHS[2])]
-    each = ladders(widths(tmp_path, [*WIDTHS, other, *medium]).pairs)
+    each = ladders(widths(tmp_path, [*WIDTHS, wide(4, 4.5, strategy="fsdp"), *medium]).pairs)
     assert sorted([width.config.label for width in ladder] for ladder in each) == [
         ["large single x1", "large ddp x2", "large ddp x4", "large ddp x8"],
         ["large single x1", "large fsdp x4"],

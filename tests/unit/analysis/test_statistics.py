@@ -39,9 +39,8 @@ RUNS_B = [92.1, 95.4, 90.8, 93.9]
 
 def test_a_positive_quantity_is_estimated_on_logarithms() -> None:
     estimate = statistics.estimate_positive(RUNS_A)
-    expected = stats.ttest_1samp(np.log(RUNS_A), 0).confidence_interval(0.95)
     bounds = (math.log(estimate.interval.low), math.log(estimate.interval.high))
-    assert bounds == pytest.approx(expected)
+    assert bounds == pytest.approx(stats.ttest_1samp(np.log(RUNS_A), 0).confidence_interval(0.95))
     assert estimate.value == pytest.approx(stats.gmean(RUNS_A))
     assert estimate.sd == pytest.approx(np.std(RUNS_A, ddof=1))
 
@@ -163,9 +162,8 @@ def test_figure_and_doubt_end_alike(value: float, below: float, above: float, te
 
 @pytest.mark.parametrize(("runs", "which"), [([1.27, 1.27], "both"), ([0.1 + 0.2] * 5, "all 5")])
 def test_runs_that_are_equal_are_not_said_to_be_certain(runs: list[float], which: str) -> None:
-    said = f"(equal in {which} runs)"
     for found in (estimate_positive(runs), estimate_mean(runs)):
-        assert estimate(found) == f"{number(runs[0])} {said}"
+        assert estimate(found) == f"{number(runs[0])} (equal in {which} runs)"
     assert estimate(estimate_not_negative([0.0, 0.0, 0.0])) == "0 (equal in all 3 runs)"
 
 

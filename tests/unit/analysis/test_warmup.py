@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
+from fakes.recorded import DDP, Spec, analysed, edit_ranks, write_sweep
 from fakes.sections import lines_of
 from fakes.step_files import write_rows
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
@@ -97,9 +97,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, Analysis]
     """A sweep whose warm-up was flagged, and one in which it has to be found."""
     folder = tmp_path_factory.mktemp("warm")
     specs = [replace(side, steps=200, warmup=WARM) for side in (Spec(), DDP)]
-    flagged = write_sweep(folder / "flagged", specs)
     found = unflagged(write_sweep(folder / "found", specs), 10)
-    return analyse(load_sweep(flagged)), analyse(load_sweep(found))
+    return analysed(folder / "flagged", *specs), analyse(load_sweep(found))
 
 
 def with_early_sample(run: Run) -> Run:

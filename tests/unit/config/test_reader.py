@@ -206,9 +206,8 @@ def test_what_is_typed_ends_a_run_before_what_is_written(
     steps = None if "max_steps=null" in typed else 7
     plain = {"max_steps": steps, "max_epochs": None, "measure": {"min_time_s": 3.0}}
     chosen = choose_end(plain, typed, written)
-    time_s = chosen["measure"]["min_time_s"]
     expected = {"time": (None, 3.0), "steps": (7, None), "both": (7, 3.0)}
-    assert (chosen["max_steps"], time_s) == expected[end]
+    assert (chosen["max_steps"], chosen["measure"]["min_time_s"]) == expected[end]
 
 
 # ``devices=2``, and keys that some strategies of a sweep do not know.

@@ -30,6 +30,7 @@ from scalewise.report.plots import answer_plot, report_plots
 from scalewise.report.sections import Line, Lines, Verbatim
 
 NOISY = [1.0, 1.3, 0.8], [1.0, 0.7, 1.2]
+MONITORED = {"tracking": {"name": "monitor"}}
 
 
 def with_command(analysis: Analysis, command: str) -> Analysis:
@@ -88,9 +89,8 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     (lines,) = blocks(typed)
     assert lines[0].verdict == "pays"
     assert any("add strategy.compression=bf16 (wins back up to" in line.text for line in lines)
-    pasted = [one.text for one in answers(typed).blocks if isinstance(one, Verbatim)]
     wanted = "python train.py -m strategy=single,ddp 'hydra.x=a b' strategy.compression=bf16"
-    assert pasted == [wanted]
+    assert [one.text for one in answers(typed).blocks if isinstance(one, Verbatim)] == [wanted]
     known = with_command(found, "train.py -m strategy.compression=none strategy=single,ddp")
     (block,) = (one.text for one in answers(known).blocks if isinstance(one, Verbatim))
     assert block == "python train.py -m strategy.compression=bf16 strategy=single,ddp"
@@ -279,15 +279,24 @@ def test_of_many_configurations_the_verdicts_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("specs", "said"),
+    ("specs", "said", "ways"),
     [
-        ([replace(Spec(), outcome="failed")], "No cell finished"),
-        ([Spec(config={"tracking": {"name": "monitor"}})], "run the script on several"),
-        ([Spec(), replace(DDP, outcome="failed")], "No cell on several devices finished"),
+        ([Spec(outcome="failed"), Spec(seed=8, outcome="refused")], "No cell finished", 0),
+        ([Spec(outcome="refused")], "refused: python train.py max_epochs=3 seed=1", 1),
+        ([Spec(), Spec(seed=8, outcome="refused")], "Nothing ran on several", 1),
+        ([Spec(config=MONITORED)], "run the script on several", 0),
+        ([Spec(config={"max_epochs": 3}), replace(DDP, outcome="failed")], "No cell on several", 1),
+        ([Spec(warmup=60)], "No training was timed", 0),
+        ([Spec(warmup=60, config={"max_epochs": 3})], "python train.py max_epochs=null seed=1", 1),
+        ([Spec(warmup=60, config=MONITORED | {"max_epochs": 3})], "No training was timed", 0),
     ],
 )
-def test_a_sweep_without_comparison_says_why(tmp_path: Path, specs: list[Spec], said: str) -> None:
-    assert sum(said in text for text in answers(analysed(tmp_path, *specs)).texts) == 1
+def test_a_sweep_without_comparison_says_why(
+    tmp_path: Path, specs: list[Spec], said: str, ways: int
+) -> None:
+    texts = answers(with_command(analysed(tmp_path, *specs), "train.py max_epochs=3 seed=1")).texts
+    assert sum(said in text for text in texts) == 1
+    assert sum(text.startswith("Next: ") for text in texts) == ways
 
 
 def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None:
@@ -351,8 +360,7 @@ def test_an_open_verdict_begins_with_who_held_the_cores(
 
 @pytest.mark.parametrize("monitored", [False, True], ids=["sweep", "script"])
 def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool) -> None:
-    setting = {"tracking": {"name": "monitor"}} if monitored else {"repeats": "auto"}
-    asked = {"repeats": "auto", **setting}
+    asked = {"repeats": "auto", **(MONITORED if monitored else {})}
     busy = [replace(one, foreign_cpu=0.9 if one.repeat == 1 else 0.01, config=asked)
             for one in repeats(DDP)]  # fmt: skip
     found = analysed(tmp_path, *repeats(replace(Spec(), config=asked)), *busy)

@@ -118,9 +118,8 @@ def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "docs")
     matplotlib.use("agg")
-    cells = json.loads(Path("tables.ipynb").read_text())["cells"]
     names: dict[str, object] = {}
-    for cell in cells:
+    for cell in json.loads(Path("tables.ipynb").read_text())["cells"]:
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)
     assert names["slowest"]

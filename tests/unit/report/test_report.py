@@ -244,8 +244,7 @@ def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> No
 
 def test_a_script_of_ones_own_is_advised_what_it_can_do(tmp_path: Path) -> None:
     """It has neither repeats nor strategy to set, in no file of its report."""
-    own = {"tracking": {"name": "monitor"}}
-    specs = [replace(Spec(), config=own), replace(Spec(), config=own, batch_size=64)]
+    specs = [Spec(config={"tracking": {"name": "monitor"}}, batch_size=size) for size in (128, 64)]
     text = text_of(built(write_sweep(tmp_path, specs)), "details.md")
     assert text.count("into the same folder") == 2
     typed = "python train.py -m strategy=single,ddp repeats=5"  # what the records say was typed

@@ -225,9 +225,8 @@ MIXED = f"mixed: {DIFFERENT}"
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> SweepFolder:
     """Two configurations of two repeats, all done on another device."""
-    cells = twice("seed=1") + twice("seed=2")
     sweep = plan_sweep(tmp_path / "sweep", [])
-    planned = tuple(cell.planned for cell in cells)
+    planned = tuple(cell.planned for cell in twice("seed=1") + twice("seed=2"))
     sweep.save_plan(dataclasses.replace(sweep.load_plan(), cells=planned))
     for one in planned:
         done = finish(sweep, one)

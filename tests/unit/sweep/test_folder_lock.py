@@ -81,9 +81,8 @@ def test_what_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_folder_that_cannot_be_made_is_wrong_input(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    below = SweepFolder(tmp_path / "file" / "sweep")
     with pytest.raises(ConfigError, match=r"^hydra\.sweep\.dir: .*/file/sweep cannot be made"):
-        lock_folder(below).__enter__()
+        lock_folder(SweepFolder(tmp_path / "file" / "sweep")).__enter__()
 
 
 def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> None:

@@ -77,12 +77,10 @@ def test_more_cells_than_allowed_are_refused_before_one_is_made() -> None:
         ConfigError, match=r"^sweep: found 99,999,999 cells; allowed: at most 100,000; narrow"
     ):
         plan([asked("repeats=99999999")], 0)
-    two = [asked("repeats=60000", f"seed={seed}") for seed in (1, 2)]
     with pytest.raises(ConfigError, match="found 120,000 cells"):
-        plan(two, 0)
-    known = {asked().config_id: {0, 1}}
+        plan([asked("repeats=60000", f"seed={seed}") for seed in (1, 2)], 0)
     with pytest.raises(ConfigError, match="found 100,002 cells"):
-        plan([asked("repeats=2", "sweep.extend=100000")], 0, known)
+        plan([asked("repeats=2", "sweep.extend=100000")], 0, {asked().config_id: {0, 1}})
 
 
 def test_placeholders_are_filled_in_and_those_of_nsys_are_left() -> None:

@@ -157,6 +157,5 @@ def test_too_few_gpus_are_refused_with_the_key_that_rehearses() -> None:
     host = Host((DeviceInfo("cuda", "NVIDIA H200", "GPU-0", 0),), None, {})
     with pytest.raises(HostMismatch, match="rehearse=true rehearses more"):
         devices_for(asked("devices=8"), host)
-    cpus = replace(host, slots=(DeviceInfo("cpu", "a CPU"),))
     with pytest.raises(HostMismatch, match=r"the devices of this host$"):
-        devices_for(asked("devices=8"), cpus)
+        devices_for(asked("devices=8"), replace(host, slots=(DeviceInfo("cpu", "a CPU"),)))

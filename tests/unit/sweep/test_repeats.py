@@ -150,9 +150,8 @@ def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(tmp_path: Path) 
     started: list[str] = []
     for stop_after in (7, 2, None):
         engine, ran = recording(folder.path, stop_after)
-        again = plan(requests, 0, planned_repeats(folder))
         with pytest.raises(KeyboardInterrupt) if stop_after else nullcontext():
-            engine.run(again)
+            engine.run(plan(requests, 0, planned_repeats(folder)))
         started += [cell.planned.cell_id for cell in ran]
     assert len(started) == len(set(started)), "no run is made twice"
     assert set(started) == {cell.planned.cell_id for cell in whole}
@@ -171,9 +170,8 @@ def test_what_fails_by_itself_is_not_run_again_in_every_round(
             return () if running else waiting[:1]
 
     executor = OneByOne(lambda cell, own: Ending("failed", cause, "no data here"))
-    engine = Engine(tmp_path, executor, make_display(io.StringIO()))
     one = request_of(f"repeats={repeats}", "tracking=none", "strategy=single")
-    report = engine.run(plan([one], 0))
+    report = Engine(tmp_path, executor, make_display(io.StringIO())).run(plan([one], 0))
     assert len(executor.started) == tries
     assert (report.count("failed"), report.count("skipped")) == (tries, 3 - tries)
 

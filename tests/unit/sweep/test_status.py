@@ -294,8 +294,7 @@ def test_a_sweep_that_may_add_rounds_says_which_it_is_in(
     sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = sweep.load_plan()
-    numbered = zip(plan.cells, (0, 1, 2, 5), strict=True)
-    cells = [replace(one, repeat=repeat) for one, repeat in numbered]
+    cells = [replace(one, repeat=n) for one, n in zip(plan.cells, (0, 1, 2, 5), strict=True)]
     sweep.save_plan(replace(plan, cells=tuple(cells)))
     monkeypatch.setattr(StatusReader, "_most_runs", lambda *_: 5)
     with lock_folder(sweep):

@@ -96,10 +96,9 @@ class Fit:
             **{"max_epochs": 1, **limits},
         )  # fmt: skip
         loader: Any = DataLoader(numbers, batch_size, collate_fn=collate)  # type: ignore[arg-type]
-        scored = loader if isinstance(module, Scored) else None
         strategy: Any = trainer.strategy
         strategy.communication = self.asked = Mock(return_value=None)
-        trainer.fit(module, loader, scored)
+        trainer.fit(module, loader, loader if isinstance(module, Scored) else None)
         self.summary: RankSummary = recorder.close(trainer, module)
         self.rows: list[MetricRow] = list(records.read_metrics(recorder.folder.metrics_path(0)))
         self.steps: StepSeries = read_steps(recorder.folder.steps_path(0), 0)

@@ -270,9 +270,8 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(
     numbers, end = list[int](), CellRecorder.on_train_batch_end
     counted = lambda *args: numbers.append(args[-1]) or end(*args)  # noqa: E731
     monkeypatch.setattr(CellRecorder, "on_train_batch_end", counted)
-    arguments = {"device": HostCapture(), "max_steps": 9, **options}
     with pytest.warns(UserWarning, match="the steps run eagerly, because"):
-        run = Run(tmp_path, **arguments)
+        run = Run(tmp_path, **{"device": HostCapture(), "max_steps": 9, **options})
     assert run.steps is not None and run.steps.captured is None
     found = run.steps.fell_back_because
     assert found is not None and found.startswith(reason)

@@ -135,9 +135,8 @@ class CudaGraph:
                 return work()
         except Exception as error:
             # What torch.cuda.graph raises on its way out hides what broke the capture.
-            cause = error.__context__ or error
             self._clean_up(device, random_state)
-            raise CaptureError(first_line(cause)) from error
+            raise CaptureError(first_line(error.__context__ or error)) from error
 
     def _clean_up(self, device: int, random_state: Tensor) -> None:
         """After a broken capture torch still believes in it: dropout and the allocator would."""

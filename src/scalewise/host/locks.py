@@ -79,8 +79,7 @@ class FileLock:
         if self._descriptor is not None:
             return True
         # No link: where others can write the folder, it may lead to any file of this user.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        descriptor = os.open(self.path, flags, 0o600)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

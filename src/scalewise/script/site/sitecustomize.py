@@ -113,8 +113,9 @@ def await_first_step(_optim: object) -> None:
 
     hook = optim.register_optimizer_step_post_hook(begin)
     # Torch walks the hooks while this one changes them: behind those of the script none is lost.
+    hooks: Any = hook.hooks_dict_ref()
     last = optim.register_optimizer_step_pre_hook(
-        lambda *_: hook.hooks_dict_ref().move_to_end(hook.id)  # type: ignore[union-attr]
+        lambda *_: hooks.update({hook.id: hooks.pop(hook.id, begin)})
     )
     autograd.backward = backward
 

@@ -348,13 +348,15 @@ def _commands(analysis: Analysis) -> Iterator[str]:
 
 
 def _doubt(found: Sequence[RemarkLine], pair: Pair) -> Iterator[Line]:
-    """The gravest about either side, and how many there are; the report has all."""
+    """The gravest about either side, of all runs before of some; the report has all."""
     sides = {pair.multi.config_id, pair.single.config_id}
     own = [one for one in found if sides & one.about and one.gravity != "note"]
-    more = f" ({len(own[1:])} more in the report)" if own[1:] else ""
+    own.sort(key=lambda one: one.gravity == "doubt" and one.often != "")
+    more = f"; {len(own[1:])} more reported" if own[1:] else ""
     for one in own[:1]:
         side = pair.multi if pair.multi.config_id in one.about else pair.single
-        yield Line(f"Doubt: {side.device_words}: {one.first.brief}{more}.", more="remarks")
+        said = f"{one.first.brief} {one.often}".rstrip()
+        yield Line(f"Doubt: {side.device_words}: {said}{more}.", more="remarks")
 
 
 def _alone(analysis: Analysis) -> Iterator[str]:
@@ -494,7 +496,9 @@ def _found(analysis: Analysis) -> Iterator[str | Line]:
         yield f"{finding.severity}: {finding.text}"
     found = remark_lines(analysis)
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]
-    undone = (one.text for one in found if one.first.code in _UNDONE)
+    undone = (
+        f"{one.first.text} {one.often}".rstrip() for one in found if one.first.code in _UNDONE
+    )
     yield from (f"{text[0].upper()}{text[1:]}." for text in undone)
     if found:
         verb = "is" if len(found) == 1 else "are"

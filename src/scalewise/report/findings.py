@@ -210,7 +210,8 @@ class RemarkLine:
     """One remark, with all configurations that it holds of."""
 
     first: Remark
-    text: str
+    often: str
+    """``in 1 of 8 runs``; empty where it holds in all."""
     names: str
     """Empty for the whole sweep."""
     about: frozenset[str]
@@ -226,7 +227,8 @@ class RemarkLine:
         return f"{self.names}: {self.first.brief}" if self.names else self.first.brief
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, (self.gravity, self.names, self.text)))
+        often = f" ({self.often})" if self.often else ""
+        return ": ".join(filter(None, (self.gravity, self.names, self.first.text))) + often
 
 
 @functools.lru_cache(maxsize=1)
@@ -243,11 +245,11 @@ def remark_lines(analysis: Analysis) -> tuple[RemarkLine, ...]:
     return tuple(
         RemarkLine(
             alike[0][0],
-            text + (f" (in {runs} of {known} runs)" if known > runs > 0 else ""),
+            f"in {runs} of {known} runs" if known > runs > 0 else "",
             listed([configs[one.about].label for one, *_ in alike if one.about], _MOST_NAMED),
             frozenset(one.about for one, *_ in alike if one.about),
         )
-        for (_, text), alike in found.items()
+        for alike in found.values()
         for runs, known in [(sum(one[1] for one in alike), sum(one[2] for one in alike))]
     )
 

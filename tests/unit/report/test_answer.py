@@ -106,6 +106,7 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
         ("-m strategy=fsdp,single strategy.reduce_dtype=bf16 strategy.devices=2",
          "strategy=single,ddp", "-m strategy=single,ddp strategy.devices=2"),
         ("batch_size=8 seed=1 batch_size=16", "batch_size=32", "batch_size=32 seed=1"),
+        ("seed=1 repeats=1", "devices=1,2", "-m seed=1 repeats=3 devices=1,2"),
         ("seed=1 'x=$HOME b' sweep.resume=/home/x sweep.rerun=all", "seed=2", "seed=2 'x=$HOME b'"),
     ],
 )  # fmt: skip

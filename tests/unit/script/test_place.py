@@ -84,7 +84,8 @@ def test_one_that_only_ever_goes_backward_is_ended_and_none_that_steps(tmp_path:
         "passes(1, 65.0)\n"
         "try: passes(1, 65.5)\n"
         "except SystemExit as ended: print(ended)\n"
-        "optim.register_optimizer_step_post_hook(lambda *_: None)\n"
+        "other = torch.optim.SGD([loss], 0.1)\n"
+        "optim.register_optimizer_step_post_hook(lambda one, *_: one is taken and other.step())\n"
         "taken.step()\n"
         "passes(1, 65.5)\n"
     )

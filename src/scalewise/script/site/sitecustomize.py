@@ -96,7 +96,17 @@ def await_first_step(_optim: object) -> None:
             )
         inner(*args, **kwargs)
 
+    def is_nested() -> bool:
+        """Whether a hook of an outer step makes this one: the outer one walks all hooks by then."""
+        step = outer = sys._getframe(2)
+        while outer := outer.f_back:  # type: ignore[assignment]
+            if outer.f_code is step.f_code:
+                return True
+        return False
+
     def begin(optimizer: Any, args: object, kwargs: object) -> None:
+        if is_nested():
+            return
         hook.remove()
         last.remove()
         steps.append(1)
@@ -115,7 +125,7 @@ def await_first_step(_optim: object) -> None:
     # Torch walks the hooks while this one changes them: behind those of the script none is lost.
     hooks: Any = hook.hooks_dict_ref()
     last = optim.register_optimizer_step_pre_hook(
-        lambda *_: hooks.update({hook.id: hooks.pop(hook.id, begin)})
+        lambda *_: None if is_nested() else hooks.update({hook.id: hooks.pop(hook.id, begin)})
     )
     autograd.backward = backward
 

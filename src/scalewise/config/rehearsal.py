@@ -130,12 +130,9 @@ class RehearseConfig:
             source = f"{self.latency_us:g} us and {self.bus_gb_s:g} GB/s, as typed"
             return Link(self.name, 2, points, source, self.blocks)
         if self.points is None or self.ranks is None:
-            raise ConfigError(f"rehearse: found {self.name!r} without points; allowed: {_links()}")
+            others = ", ".join(options_of("rehearse"))
+            raise ConfigError(f"rehearse: found {self.name!r} without points; allowed: {others}")
         return Link(self.name, self.ranks, self.points, self.source, self.blocks, self.gpu)
-
-
-def _links() -> str:
-    return ", ".join([name for name in options_of("rehearse") if name not in ("none", "auto")])
 
 
 def _link_of(gpus: str, key: str) -> Link:
@@ -143,9 +140,8 @@ def _link_of(gpus: str, key: str) -> Link:
     for plain in known.values():
         if plain.get("gpu") and plain["gpu"] in gpus:
             return build(RehearseConfig, plain, "rehearse").link(gpus)
-    named = ", ".join([name for name, plain in known.items() if plain.get("points")])
-    named = named.replace(", ", ", or one of ", 1)
-    raise ConfigError(f"rehearse: no link of {gpus} is known; allowed: {key}{named}")
+    named = " or ".join(f"{key}{name}" for name, plain in known.items() if plain.get("points"))
+    raise ConfigError(f"rehearse: no link of {gpus} is known; allowed: {named}")
 
 
 def _examined(path: str) -> Link:

@@ -311,9 +311,8 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
 
 def _took(*pairs: Pair) -> str:
     """``2 min``: all runs of both sides, one after the other."""
-    sides = {side.config_id: side for pair in pairs for side in (pair.multi, pair.single)}
-    results = [cell.result for side in sides.values() for cell in side.cells]
-    return duration(sum(one.elapsed_s for one in results if one))
+    cells = {c.path: c for p in pairs for side in (p.multi, p.single) for c in side.cells}
+    return duration(sum(one.result.elapsed_s for one in cells.values() if one.result))
 
 
 def _deed(analysis: Analysis, what: Remedy) -> str:

@@ -76,6 +76,7 @@ class AwaitTorch:
 def await_first_step(_optim: object) -> None:
     """Begin to record when an optimizer has stepped: only a process that trains takes a place."""
     import multiprocessing
+    import traceback
 
     from torch import autograd
     from torch.optim import optimizer as optim
@@ -98,11 +99,8 @@ def await_first_step(_optim: object) -> None:
 
     def is_nested() -> bool:
         """Whether a hook of an outer step makes this one: the outer one walks all hooks by then."""
-        step = outer = sys._getframe(2)
-        while outer := outer.f_back:  # type: ignore[assignment]
-            if outer.f_code is step.f_code:
-                return True
-        return False
+        step, *outer = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(2)))
+        return step in outer
 
     def begin(optimizer: Any, args: object, kwargs: object) -> None:
         if is_nested():

@@ -173,9 +173,7 @@ def test_a_loader_that_gave_other_samples_than_counted_is_told(
 
 
 @pytest.mark.parametrize("divides", [True, False])
-def test_a_batch_on_which_two_optimizers_step_in_turn_counts_once(
-    script: Script, divides: bool
-) -> None:
+def test_a_batch_that_two_optimizers_step_on_counts_once(script: Script, divides: bool) -> None:
     script.timer.clock.divides = divides
     script.do("fetch step:64:1 step:64:2 " * 4)
     known = 64 if divides else 128  # once the second has stepped, what is fetched is counted

@@ -139,7 +139,8 @@ def _rehearsed(
     ends = rate_ratio(one.config, single).interval
     because = reason_to_stop("pays" if never or is_told else "undecided", ends, runs, asked)
     because = "untold" if because and never else because
-    figure = times(speedup) + ("" if is_told else f": {one.reason}")
+    said = times(one.shown) if one.shown else "", "" if is_told else one.reason
+    figure = ": ".join(filter(None, said))
     return _repeats((one.config, single), runs, because, one.reason, asked.cap, figure)
 
 

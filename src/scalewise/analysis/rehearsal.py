@@ -78,6 +78,11 @@ class Rehearsal:
     """A step of the slowest of all ranks, at their clocks, over one of the rank that was there."""
 
     @property
+    def shown(self) -> RatioEstimate | None:
+        """The speedup as a figure to read: of CPUs it means nothing, whatever its interval."""
+        return None if self.config.is_cpu else self.speedup
+
+    @property
     def step_time_ms(self) -> Estimate | None:
         own = self.config.estimate("step_time_ms")
         return own and own.scaled(self.lateness)
@@ -87,10 +92,9 @@ class Rehearsal:
         return self.config.rank_summaries[0].parameters_total
 
     def __str__(self) -> str:
-        figure = ""
-        if self.speedup is not None:
-            ends = f" ({interval_words(self.speedup)})" if self.speedup.interval else ""
-            figure = f"{factor(self.speedup.value)}x{ends}, "
+        found = self.shown
+        ends = f" ({interval_words(found)})" if found and found.interval else ""
+        figure = f"{factor(found.value)}x{ends}, " if found else ""
         return f"{self.config.label}: {figure}{self.word}: {self.reason}."
 
 

@@ -173,14 +173,9 @@ def _check_override(override: str) -> None:
 
 
 def words_of(
-    command: Sequence[str],
-    devices: str | None,
-    time_s: str | None,
-    repeats: str | None,
-    settings: Sequence[str] = (),
-    rehearse: str | None = None,
-    link: str | None = None,
-) -> list[str]:
+    command: Sequence[str], devices: str | None, time_s: str | None, repeats: str | None,
+    settings: Sequence[str] = (), rehearse: str | None = None, link: str | None = None,
+) -> list[str]:  # fmt: skip
     """The overrides that ask for ``command`` on each number of ``devices``, and of ``rehearse``.
 
     Raises :class:`ConfigError` for what cannot be watched, is no number, is said twice, or no

@@ -109,10 +109,11 @@ class RehearseConfig:
     def on(self) -> bool:
         return self.name != "none"
 
-    def link(self, gpus: str) -> Link:
-        """The link that is meant, on a host of such ``gpus``. Raises :class:`ConfigError`."""
+    def link(self, gpus: str, key: str = "rehearse=") -> Link:
+        """The link that is meant, on a host of such ``gpus``. Raises :class:`ConfigError`, which
+        names others after ``key``."""
         if self.name == "auto":
-            return _link_of(gpus)
+            return _link_of(gpus, key)
         if self.name == "doctor" and self.record is None:
             raise ConfigError(
                 "rehearse.record: found null; allowed: what scalewise doctor --out FOLDER wrote "
@@ -129,23 +130,18 @@ class RehearseConfig:
             source = f"{self.latency_us:g} us and {self.bus_gb_s:g} GB/s, as typed"
             return Link(self.name, 2, points, source, self.blocks)
         if self.points is None or self.ranks is None:
-            raise ConfigError(f"rehearse: found {self.name!r} without points; allowed: {_links()}")
+            others = ", ".join(options_of("rehearse"))
+            raise ConfigError(f"rehearse: found {self.name!r} without points; allowed: {others}")
         return Link(self.name, self.ranks, self.points, self.source, self.blocks, self.gpu)
 
 
-def _links() -> str:
-    return ", ".join([name for name in options_of("rehearse") if name not in ("none", "auto")])
-
-
-def _link_of(gpus: str) -> Link:
-    for name in options_of("rehearse"):
-        plain = option_of("rehearse", name)
+def _link_of(gpus: str, key: str) -> Link:
+    known = {name: option_of("rehearse", name) for name in options_of("rehearse")}
+    for plain in known.values():
         if plain.get("gpu") and plain["gpu"] in gpus:
             return build(RehearseConfig, plain, "rehearse").link(gpus)
-    raise ConfigError(
-        f"rehearse: no link of {gpus} is known; allowed: a link by its name (rehearse=NAME, or "
-        f"--link NAME of scalewise run): {_links()}"
-    )
+    named = " or ".join(f"{key}{name}" for name, plain in known.items() if plain.get("points"))
+    raise ConfigError(f"rehearse: no link of {gpus} is known; allowed: {named}")
 
 
 def _examined(path: str) -> Link:

@@ -198,13 +198,9 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def tokenize(
-    texts: Texts,
-    tokenizer: Tokenizer,
-    folder: Path,
-    tokens: int | None = None,
-    validation_every: int = 200,
-    tell_every: int = 10_000_000,
-) -> Generator[TokenIndex]:
+    texts: Texts, tokenizer: Tokenizer, folder: Path, tokens: int | None = None,
+    validation_every: int = 200, tell_every: int = 10_000_000,
+) -> Generator[TokenIndex]:  # fmt: skip
     """Write ``texts`` as tokens into ``folder``, which is new or empty.
 
     Every ``validation_every``-th document is held out. Yields how far it is after every

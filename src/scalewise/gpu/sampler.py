@@ -31,13 +31,9 @@ class DeviceSampler:
     """Records a cell's devices to ``gpu/<host>.jsonl`` until :meth:`close`."""
 
     def __init__(
-        self,
-        folder: CellFolder,
-        gpus: Mapping[str, int],
-        pids: Callable[[], Mapping[int, int]],
-        interval_s: float,
-        stats: Path | None = None,
-    ) -> None:
+        self, folder: CellFolder, gpus: Mapping[str, int], pids: Callable[[], Mapping[int, int]],
+        interval_s: float, stats: Path | None = None,
+    ) -> None:  # fmt: skip
         """``gpus`` maps UUIDs to the rank that uses each; empty on a CPU host.
 
         ``pids`` tells each living rank's process id. Without GPUs it is asked at each sample,

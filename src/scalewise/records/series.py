@@ -131,13 +131,9 @@ class DeviceSeriesWriter(LineWriter):
     """Appends samples of a host's devices under one header."""
 
     def __init__(
-        self,
-        path: Path,
-        host: str,
-        source: Literal["nvml", "process"],
-        interval_s: float,
+        self, path: Path, host: str, source: Literal["nvml", "process"], interval_s: float,
         devices: tuple[SampledDevice, ...],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(path)
         self.write(
             {

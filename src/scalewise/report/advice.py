@@ -138,7 +138,7 @@ def _options(analysis: Analysis) -> Iterator[Option]:
         sound = pair if word != "invalid" else None  # the speedup of an invalid one means nothing
         yield Option(one, one.devices or 1, word, sound.speedup if sound else None)
     for play in analysis.rehearsals:
-        yield Option(play.config, play.record.ranks, play.word, play.speedup, play)
+        yield Option(play.config, play.record.ranks, play.word, play.shown, play)
 
 
 def _hours(samples: int | None, one: Option) -> float | None:

@@ -24,6 +24,7 @@ from scalewise.analysis import (
     changes_samples,
     count_range,
     count_set_aside,
+    duration,
     estimate,
     factor,
     grouped,
@@ -235,7 +236,7 @@ def next_step(analysis: Analysis, pair: Pair) -> str:
     verdict, found = pair.verdict, analysis.remedies[pair.multi.config_id].untried
     if verdict in ("ceiling", "undecided"):
         again = verdict == "undecided" and pair.judgement.verdict != "undecided"
-        return "Next: measure again on a quiet host." if again else ""
+        return f"Next: measure again on a quiet host; these took {_took(pair)}." if again else ""
     deed = _deed(analysis, found[1]) if found else ""
     gain = _gain(pair.multi, *found) if found else ""
     if verdict == "does not pay":
@@ -295,16 +296,23 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     at_most = made >= (config.setting("max_repeats") or math.inf)
     if adapts and (at_most or not any(pair.judgement.more for pair in pairs)):
         more = resume_words(analysis, f"max_repeats={2 * made}")
-        yield f"Next, to decide: {fewest} runs did not: {more}"
+        yield f"Next, to decide: {fewest} runs in {_took(*pairs)} did not: {more}"
     elif hopeless:
-        yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
+        takes = f"To decide takes {last.more}; these took {_took(*pairs)}."
+        yield takes if last.more else "More runs hardly decide it."
     else:
         to_add = 0 if adapts else last.more_runs or 0
         ended = [cell.ending for cell in analysis.unfinished]  # wrong input stays wrong
         failed = sum(one.outcome == "failed" and one.cause != "config" for one in ended)
         also = f"; {failed} failed {plural(failed, 'cell')} run again too" if failed else ""
-        more = f" ({last.more}{also})." if last.more and not aside else ""
+        more = f" ({last.more}{also})." if last.more else ""
         yield f"{lead}: {add_words(analysis, to_add, most.multi, most.single)}{more}"
+
+
+def _took(*pairs: Pair) -> str:
+    """``2 min``: all runs of both sides, one after the other."""
+    cells = {c.path: c for p in pairs for side in (p.multi, p.single) for c in side.cells}
+    return duration(sum(one.result.elapsed_s for one in cells.values() if one.result))
 
 
 def _deed(analysis: Analysis, what: Remedy) -> str:

@@ -185,10 +185,10 @@ def page_data(analysis: Analysis) -> dict[str, Any]:
                 "configuration": one.config.label,
                 "devices": one.record.ranks,
                 "model": one.config.name("model"),
-                "speedup": _plain(one.speedup),
+                "speedup": _plain(one.shown),
             }
             for one in analysis.rehearsals
-            if one.speedup is not None
+            if one.shown is not None
         ],
         "cells": [
             _cell(analysis, config, place, cell, measured.get(cell.planned.name), points)

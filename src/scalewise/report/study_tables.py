@@ -251,7 +251,7 @@ def rehearsed(analysis: Analysis) -> Section:
     columns = (
         words("configuration", "configuration", lambda one: one.config.label),
         words("verdict", "verdict", lambda one: one.word),
-        Column("speedup", "speedup (90 %)", "x", lambda one: one.speedup),
+        Column("speedup", "speedup (90 %)", "x", lambda one: one.shown),
         words("reason", "why", lambda one: one.reason),
         words("measured", "measured as", lambda one: one.measured and one.measured.label),
         Column("step_error", "step, rehearsed over measured", "x", lambda one: one.step_error),

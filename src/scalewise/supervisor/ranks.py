@@ -141,13 +141,9 @@ class Ranks:
     """The rank processes of one cell, started from the main thread of their supervisor."""
 
     def __init__(
-        self,
-        job: Job,
-        folder: CellFolder,
-        starter: Starter = spawn,
-        locks: tuple[int, ...] = (),
+        self, job: Job, folder: CellFolder, starter: Starter = spawn, locks: tuple[int, ...] = (),
         as_torchrun: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``as_torchrun``: a script on one device gets torchrun's variables all the same."""
         self._is_alone = job.world_size == 1 and job.settings.rehearsed_ranks is None
         self.as_torchrun = as_torchrun and self._is_alone

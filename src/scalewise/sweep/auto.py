@@ -92,7 +92,8 @@ def rehearse_absent(
                 f"rehearse: found {asked.name} with strategy={strategy.name} on {devices} devices; "
                 f"allowed: strategy=ddp or fsdp, or at most {available} devices"
             )
-        link = asked.link(models_of(one.cell.hardware))
+        key = "--link " if one.cell.script else "rehearse="
+        link = asked.link(models_of(one.cell.hardware), key)
         lines[
             f"rehearse: one rank of N on this host, the others emulated over {link.name} "
             f"({link.source})"

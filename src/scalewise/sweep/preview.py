@@ -18,13 +18,9 @@ from scalewise.sweep.status_view import duration
 
 
 def print_preview(
-    sweep: SweepFolder,
-    selection: Selection,
-    host: ThisHost,
-    packed: bool,
-    later: Sequence[str],
+    sweep: SweepFolder, selection: Selection, host: ThisHost, packed: bool, later: Sequence[str],
     remarks: Sequence[str],
-) -> None:
+) -> None:  # fmt: skip
     """Print what a run would do, and ``remarks`` on it.
 
     Where this host can run nothing of what is left, the exit status is that of a sweep which has to

@@ -163,9 +163,7 @@ NO_MEMORY = {"extra_memory_on_gpu0": "cannot be told"}
          "once not listed", "one rank never listed", "before training", "nobody sampled it",
          "one sample of memory"],
 )  # fmt: skip
-def test_processes(
-    tmp_path: Path, devices: list[DeviceSeries], expected: Mapping[str, str]
-) -> None:
+def test_processes(tmp_path: Path, devices: list[DeviceSeries], expected: dict[str, str]) -> None:
     assert statuses(disturbances(replace(cell(tmp_path), devices=tuple(devices)))) == expected
 
 

@@ -373,15 +373,13 @@ def test_a_graph_works_or_waits_for_its_host(activity: float | None, limits: lis
 @pytest.mark.parametrize(
     ("ours", "theirs", "lost_ms", "factor"),
     [
-        (1980.0, 1980.0, None, 1.0),
-        (1970.0, 1980.0, None, 1.0),
-        (1980.0, 1970.0, None, 1.0),
+        (1980.0, 1980.0, None, 1.0), (1970.0, 1980.0, None, 1.0), (1980.0, 1970.0, None, 1.0),
         (1980.0, None, None, None),
         (1500.0, 1980.0, 4.7 * 480 / 1980, 6.2 / (6.2 - 4.7 * 480 / 1980)),
         (1980.0, 1800.0, None, (10.0 - 9.0 * 180 / 1980) / 10.0),
     ],
     ids=["equal", "nearly", "nearly too", "not read", "slower than the baseline", "faster"],
-)
+)  # fmt: skip
 def test_the_side_with_the_lower_clock_gets_the_other_ones_and_loses_below_its_baseline(
     ours: float, theirs: float | None, lost_ms: float | None, factor: float | None
 ) -> None:

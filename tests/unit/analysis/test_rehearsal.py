@@ -18,8 +18,10 @@ from scalewise.analysis import Share, analyse, cases, compare, load_sweep, score
 from scalewise.analysis.rehearsal import LINKED_AT_CAP, STEP_ERRORS, Regime, regime
 from scalewise.analysis.step_figures import figures_of
 from scalewise.report import build
+from scalewise.report.advice import advise
 from scalewise.report.page import page_data
-from scalewise.report.study_tables import rehearsals_in_brief
+from scalewise.report.sections import markdown
+from scalewise.report.study_tables import rehearsals_in_brief, rehearsed
 
 SINGLE = Spec()
 REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
@@ -223,6 +225,9 @@ def test_no_rounds_are_added_where_nothing_will_be_told(
     (group,), (one,) = found.repeats, found.rehearsals
     assert (group.wanted, one.word) == (None, "cannot tell")
     assert regime(one.config) == {"cpu": "CPU", "cuda": "unknown"}[kind]
+    texts = str(one), group.figure, markdown("", [rehearsed(found), *advise(found, None)])
+    shows = [f"{one.speedup.value:.2f}" in text for text in texts]
+    assert [*shows, len(page_data(found)["rehearsals"])] == [kind == "cuda"] * 4, "of CPUs: none"
 
 
 @pytest.mark.parametrize(

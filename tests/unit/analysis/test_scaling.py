@@ -43,24 +43,20 @@ def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("model", {"model": "medium"}),
-        ("dataset", {"dataset": "ag_news"}),
+        ("model", {"model": "medium"}), ("dataset", {"dataset": "ag_news"}),
         ("optimizer.lr", {"config": {"optimizer": {"name": "adam", "lr": 0.1}}}),
         ("precision", {"config": {"precision": {"name": "bf16-mixed"}}}),
         ("execution", {"config": {"execution": {"name": "compile"}}}),
-        ("batch", {"batch_size": 256}),
-        ("scaling", {"scaling": "weak"}),
-        ("max_steps", {"steps": 80}),
-        ("warmup_steps", {"warmup": 5}),
+        ("batch", {"batch_size": 256}), ("scaling", {"scaling": "weak"}),
+        ("max_steps", {"steps": 80}), ("warmup_steps", {"warmup": 5}),
         ("deterministic", {"config": {"deterministic": True}}),
         ("device_model", {"device_name": "NVIDIA A10G"}),
         ("code.commit", {"commit": "ffffffffffff"}),
         ("co_tenancy", {"co_tenants": ("other-cell",)}),
-        ("emulated", {"emulated": ("NCCL_P2P_DISABLE=1",)}),
-        ("started", {"started": "forked"}),
+        ("emulated", {"emulated": ("NCCL_P2P_DISABLE=1",)}), ("started", {"started": "forked"}),
         ("data_file.path", {"data": {"path": "200 bytes"}}),
     ],
-)
+)  # fmt: skip
 def test_a_pair_that_differs_in_anything_else_is_refused_with_the_field(
     tmp_path: Path, field: str, change: dict[str, Any]
 ) -> None:

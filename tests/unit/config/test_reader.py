@@ -99,13 +99,12 @@ def test_a_class_of_ones_own_may_take_infinity() -> None:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ((), 1.0),
-        (("max_steps=512", "warmup_steps=12"), 0.1),
+        ((), 1.0), (("max_steps=512", "warmup_steps=12"), 0.1),
         (("max_steps=110", "warmup_steps=10", "monitor.interval_s=2"), 2.0),
         (("max_steps=110", "warmup_steps=10", "monitor.devices=false"), None),
         (("max_steps=513", "warmup_steps=12"), 1.0),
     ],
-)
+)  # fmt: skip
 def test_few_steps_are_sampled_more_often(typed: tuple[str, ...], expected: float | None) -> None:
     assert build_cell(composed(*typed)).sample_every_s == expected
 
@@ -191,15 +190,12 @@ def test_a_class_that_has_no_name_is_called_as_its_file_is() -> None:
 @pytest.mark.parametrize(
     ("typed", "written", "end"),
     [
-        ([], (), "time"),
-        (["max_steps=7"], (), "steps"),
-        (["measure.min_time_s=3"], ("max_steps",), "time"),
-        ([], ("max_steps",), "steps"),
-        ([], ("max_steps", "measure.min_time_s"), "steps"),
-        (["max_steps=null"], (), "time"),
+        ([], (), "time"), (["max_steps=7"], (), "steps"),
+        (["measure.min_time_s=3"], ("max_steps",), "time"), ([], ("max_steps",), "steps"),
+        ([], ("max_steps", "measure.min_time_s"), "steps"), (["max_steps=null"], (), "time"),
         (["max_steps=7", "measure.min_time_s=3"], (), "both"),
     ],
-)
+)  # fmt: skip
 def test_what_is_typed_ends_a_run_before_what_is_written(
     typed: list[str], written: tuple[str, ...], end: str
 ) -> None:

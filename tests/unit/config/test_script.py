@@ -30,11 +30,10 @@ def test_a_command_keeps_its_words(command: str, words: list[str], name: str) ->
         ("accelerate launch train.py", "accelerate"),
         ("python -m torch.distributed.run train.py", "torch.distributed.run"),
         ("python -I train.py", "python -I, which hides the script"),
-        ("python3 -uE -X dev train.py", "python -uE"),
-        ("python 'train.py", "No closing quotation"),
+        ("python3 -uE -X dev train.py", "python -uE"), ("python 'train.py", "No closing quotation"),
         ("", "nothing"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_watched_is_refused_in_one_line(command: str, found: str) -> None:
     with pytest.raises(ConfigError, match=found) as refused:
         ScriptConfig(command)

@@ -23,9 +23,7 @@ _CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 0, 1e-5), ("bf16", 1e-4, 1e-2)])
-def test_products_are_random_and_right(
-    precision: compute.Precision, least: float, most: float
-) -> None:
+def test_random_products_are_right(precision: compute.Precision, least: float, most: float) -> None:
     result = compute.gemm(_CPU, precision, 64)()
     assert isinstance(result, torch.Tensor)
     generator = torch.Generator().manual_seed(0)

@@ -106,6 +106,7 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
         ("-m strategy=fsdp,single strategy.reduce_dtype=bf16 strategy.devices=2",
          "strategy=single,ddp", "-m strategy=single,ddp strategy.devices=2"),
         ("batch_size=8 seed=1 batch_size=16", "batch_size=32", "batch_size=32 seed=1"),
+        ("seed=1 repeats=1", "devices=1,2", "-m seed=1 repeats=3 devices=1,2"),
         ("seed=1 'x=$HOME b' sweep.resume=/home/x sweep.rerun=all", "seed=2", "seed=2 'x=$HOME b'"),
     ],
 )  # fmt: skip
@@ -190,7 +191,9 @@ def test_more_rounds_than_were_allowed_are_asked_for(tmp_path: Path) -> None:
     auto = {"repeats": "auto", "max_repeats": 3}
     each = zip((Spec(), DDP), NOISY, strict=True)
     specs = [one for spec, of in each for one in repeats(replace(spec, config=auto), of)]
-    assert any(t.endswith(" max_repeats=6") for t in answers(analysed(tmp_path, *specs)).texts)
+    found = analysed(tmp_path, *specs)
+    said = f" 3 runs in {sum(r.result.elapsed_s for c in found.measured for r in c.runs):.0f} s did"
+    assert any(said in t and t.endswith(" max_repeats=6") for t in answers(found).texts)
 
 
 def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> None:

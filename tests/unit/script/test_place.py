@@ -73,7 +73,7 @@ def test_one_that_only_ever_goes_backward_is_ended_and_none_that_steps(tmp_path:
         "watching = torch.autograd.backward.__globals__\n"
         "clock = watching['time'] = type('Clock', (), {})\n"
         "loss = torch.zeros(1, requires_grad=True)\n"
-        "taken = torch.optim.SGD([loss], 0.1)\n"
+        "taken, other = (torch.optim.SGD([loss], 0.1) for _ in range(2))\n"
         "def passes(count, now):\n"
         "    clock.monotonic = lambda: now\n"
         "    for _ in range(count): loss.sum().backward()\n"
@@ -84,7 +84,7 @@ def test_one_that_only_ever_goes_backward_is_ended_and_none_that_steps(tmp_path:
         "passes(1, 65.0)\n"
         "try: passes(1, 65.5)\n"
         "except SystemExit as ended: print(ended)\n"
-        "optim.register_optimizer_step_post_hook(lambda *_: None)\n"
+        "optim.register_optimizer_step_post_hook(lambda one, *_: one is taken and other.step())\n"
         "taken.step()\n"
         "passes(1, 65.5)\n"
     )

@@ -138,15 +138,13 @@ def test_each_kind_of_gpu_is_found_by_its_profile_and_the_rest_is_told(fake_nvml
 @pytest.mark.parametrize(
     ("typed", "devices", "told"),
     [
-        ("strategy=ddp", 4, [f"{A10G}, {H100}"]),
-        ("strategy=ddp", 2, []),
+        ("strategy=ddp", 4, [f"{A10G}, {H100}"]), ("strategy=ddp", 2, []),
         ("strategy=ddp hardware.gpus=[1,2]", 2, [f"{A10G}, {H100}"]),
         ("strategy=heterogeneous strategy.shares=[0.3,0.3,0.2,0.1995]", 4, []),
-        ("precision=tf32", 1, []),
-        ("precision=tf32 hardware=cpu", 1, ["a CPU has no TF32"]),
+        ("precision=tf32", 1, []), ("precision=tf32 hardware=cpu", 1, ["a CPU has no TF32"]),
         ("hardware=cpu", 1, []),
     ],
-)
+)  # fmt: skip
 def test_what_a_host_does_otherwise_is_told(
     fake_nvml: FakeNvml, typed: str, devices: int, told: list[str]
 ) -> None:

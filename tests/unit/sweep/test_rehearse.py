@@ -17,6 +17,7 @@ from scalewise.sweep.plan import Request, make_cell, settle_repeats
 from scalewise.sweep.preflight import devices_for
 from scalewise.sweep.running_cells import settings_of
 
+SCRIPT = ("experiment=script", "script.command=python s.py", "devices=8")
 FSDP = ("devices=8", "rehearse=auto", "strategy=fsdp")
 LINK = Link("made_up", 2, ((1_000, 0.1), (1_001_000, 1.1)), "thin air")
 
@@ -69,10 +70,9 @@ def test_where_nobody_knows_the_host_only_a_rehearsal_is_refused(words: tuple[st
 
 
 def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
-    words = ("experiment=script", "script.command=python s.py", "devices=8", "rehearse=auto")
-    told = settings_of(rehearsal_of(*words).cell, 1)
+    told = settings_of(rehearsal_of(*SCRIPT, "rehearse=auto").cell, 1)
     assert (told.rehearsed_ranks, "PYTHONPATH" in told.environment) == (8, True)
-    assert settings_of(asked(*words[:2], "devices=2").cell, 2).rehearsed_ranks is None
+    assert settings_of(asked(*SCRIPT[:2], "devices=2").cell, 2).rehearsed_ranks is None
     assert "PYTHONPATH" not in settings_of(asked().cell, 1).environment
 
 
@@ -103,7 +103,8 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
 @pytest.mark.parametrize(
     ("words", "gpus", "expected"),
     [
-        (("devices=8", "rehearse=auto"), "NVIDIA A10G", "--link NAME of scalewise run"),
+        (("devices=8", "rehearse=auto"), "NVIDIA A10G", "allowed: rehearse=nvlink_h100 or "),
+        ((*SCRIPT, "rehearse=auto"), "AMD EPYC", "allowed: --link nvlink_h100 or "),
         (("devices=8", "rehearse=auto", "strategy=pipeline"), "H200", "strategy=ddp or fsdp, or"),
         ((*FSDP, "precision=fp16-mixed"), "H200", "precision: found fp16-mixed .*; allowed: fp32"),
         ((*FSDP, "execution=cudagraph"), "H200", "execution: found cudagraph .*; allowed: eager"),

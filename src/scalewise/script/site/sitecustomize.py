@@ -76,6 +76,7 @@ class AwaitTorch:
 def await_first_step(_optim: object) -> None:
     """Begin to record when an optimizer has stepped: only a process that trains takes a place."""
     import multiprocessing
+    import traceback
 
     from torch import autograd
     from torch.optim import optimizer as optim
@@ -96,7 +97,14 @@ def await_first_step(_optim: object) -> None:
             )
         inner(*args, **kwargs)
 
+    def is_nested() -> bool:
+        """Whether a hook of an outer step makes this one: the outer one walks all hooks by then."""
+        step, *outer = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(2)))
+        return step in outer
+
     def begin(optimizer: Any, args: object, kwargs: object) -> None:
+        if is_nested():
+            return
         hook.remove()
         last.remove()
         steps.append(1)
@@ -115,7 +123,7 @@ def await_first_step(_optim: object) -> None:
     # Torch walks the hooks while this one changes them: behind those of the script none is lost.
     hooks: Any = hook.hooks_dict_ref()
     last = optim.register_optimizer_step_pre_hook(
-        lambda *_: hooks.update({hook.id: hooks.pop(hook.id, begin)})
+        lambda *_: None if is_nested() else hooks.update({hook.id: hooks.pop(hook.id, begin)})
     )
     autograd.backward = backward
 

@@ -136,13 +136,9 @@ def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
 
 
 def trim(
-    trainer: pl.Trainer,
-    recorder: CellRecorder,
-    steps_class: type[LeanSteps] | None = None,
-    callbacks: Sequence[pl.Callback] = (),
-    scheduled: bool = False,
-    own_data: bool = False,
-) -> None:
+    trainer: pl.Trainer, recorder: CellRecorder, steps_class: type[LeanSteps] | None = None,
+    callbacks: Sequence[pl.Callback] = (), scheduled: bool = False, own_data: bool = False,
+) -> None:  # fmt: skip
     """Replace per-step work of the loop whose answer is known for our own modules.
 
     Gradient accumulation, loss scaling and callbacks of the user's that act in steps keep

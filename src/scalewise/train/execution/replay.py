@@ -43,13 +43,9 @@ class ReplayedSteps(LeanSteps):
     """
 
     def __init__(
-        self,
-        trainer: pl.Trainer,
-        recorder: CellRecorder,
-        steps_per_batch: int,
-        eager_steps: int,
+        self, trainer: pl.Trainer, recorder: CellRecorder, steps_per_batch: int, eager_steps: int,
         device: CudaCapture | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(trainer, recorder)
         self.steps_per_batch = steps_per_batch
         self.captured: CapturedStep | None = None

@@ -48,13 +48,9 @@ class MetricsRecorder:
     """
 
     def __init__(
-        self,
-        folder: CellFolder,
-        steps: StepTimer,
-        every_n_steps: int = 10,
-        data: DataShare = OWN_SHARE,
-        loss_name: str = "train_loss",
-    ) -> None:
+        self, folder: CellFolder, steps: StepTimer, every_n_steps: int = 10,
+        data: DataShare = OWN_SHARE, loss_name: str = "train_loss",
+    ) -> None:  # fmt: skip
         self.folder = folder
         self._data = data
         self.every_n_steps = every_n_steps

@@ -129,13 +129,9 @@ class CellRecorder(pl.Callback):
         self.metrics.before_optimizer(trainer)
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any,
         batch_idx: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         loss = loss_of(outputs)
         self.steps.end_batch(trainer, loss is not None, batch, batch_idx)
         self.metrics.end_batch(trainer, loss)

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn
-from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 
 class MatrixSweeper(BasicSweeper):
@@ -66,20 +65,6 @@ class MatrixSweeper(BasicSweeper):
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Left to the launcher."""
-
-
-class NoteFolder(Callback):
-    """``hydra.callbacks``: a refused run takes away the folder that Hydra is about to make."""
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        self.on_run_start(config, key="hydra.sweep.dir")
-
-    def on_run_start(self, config: DictConfig, key: str = "hydra.run.dir", **kwargs: Any) -> None:
-        from scalewise.sweep import note_folder
-
-        # Hydra itself complains of one that cannot be told.
-        if folder := OmegaConf.select(config, key, throw_on_resolution_failure=False):
-            note_folder(str(folder))
 
 
 class _SweepLauncher(Launcher):

@@ -58,10 +58,11 @@ def train(defaults: bool = True, answers: bool = True) -> int:
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     interrupt_on_polite_signals()
-    verbose = False
+    verbose, new = False, list[Path]()
     try:
         typed, verbose = without_verbose(sys.argv[1:])
         sys.argv[1:] = overrides_last(with_defaults(typed) if defaults else typed)
+        new = _folders_to_make(sys.argv)
         try:
             _run_hydra()
         finally:
@@ -87,7 +88,14 @@ def train(defaults: bool = True, answers: bool = True) -> int:
         began = any(sweep.endings for sweep in sweep_reports)  # the input was not what is wrong
         return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
-        discard_unused_folder()
+        discard_unused_folder(new)
+
+
+def _folders_to_make(words: Sequence[str]) -> list[Path]:
+    """A typed folder for records that is not there yet, and those above it, the innermost first."""
+    folders = ("hydra.run.dir", "hydra.sweep.dir")
+    named = [Path(word.partition("=")[2].strip("'\"")) for word in words if key_of(word) in folders]
+    return [path for one in named for path in (one, *one.parents) if not path.exists()]
 
 
 def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: bool = False) -> int:

@@ -1,6 +1,5 @@
 from .compose import combinations as combinations
 from .compose import discard_unused_folder as discard_unused_folder
-from .compose import note_folder as note_folder
 from .compose import sweep_folder as sweep_folder
 from .compose import texts as texts
 from .engine import Engine as Engine

@@ -12,7 +12,7 @@ import pickle
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, product
 from pathlib import Path
@@ -41,26 +41,19 @@ def _new_folder() -> str:
     return f"multirun/{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
 
 
-_to_make: list[Path] = []
-
-
-def note_folder(typed: str) -> None:
-    """Remember what is not there yet of the folder that Hydra will make, the innermost first."""
-    folder = Path(typed)
-    _to_make[:] = [path for path in (folder, *folder.parents) if not path.exists()]
-
-
-def discard_unused_folder() -> None:
-    """Remove the new sweep folder if no sweep was begun in it; what else was made if it is empty.
+def discard_unused_folder(typed: Iterable[Path] = ()) -> None:
+    """Remove the new sweep folder if no sweep was begun in it; a ``typed`` one if it is empty.
 
     Hydra makes it, and writes its own files there, before anybody has looked at the input.
     """
-    folder = Path(_new_folder()) if _new_folder.cache_info().currsize else None
-    if folder and folder.is_dir() and not SweepFolder(folder).plan_path.exists():
-        shutil.rmtree(folder)
-    for path in _to_make:
+    for path in typed:
         with suppress(OSError):  # it was not made, or has something in it
             path.rmdir()
+    if not _new_folder.cache_info().currsize:
+        return
+    folder = Path(_new_folder())
+    if folder.is_dir() and not SweepFolder(folder).plan_path.exists():
+        shutil.rmtree(folder)
 
 
 def sweep_folder(overrides: Sequence[str]) -> str:

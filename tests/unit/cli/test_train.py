@@ -63,7 +63,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     status, errors = train(*shlex.split(typed))
     assert (status, errors.count("\n")) == (2, 1)
     assert errors.startswith(f"error: {message}")
-    assert not any(tmp_path.iterdir())
+    assert {*tmp_path.rglob("*")} <= {tmp_path / "multirun"}
 
 
 @pytest.fixture(scope="session")

@@ -139,7 +139,7 @@ def test_a_sweep_that_was_never_begun_is_not(value: str) -> None:
 
 def test_only_a_new_folder_without_a_sweep_is_removed(tmp_path: Path) -> None:
     resumed = begun(tmp_path / "old")
-    compose.note_folder(str(resumed))
+    compose.discard_unused_folder([resumed, tmp_path / "none"])
     compose.sweep_folder([f"sweep.resume={resumed}"])
     new = Path(compose.sweep_folder([]))
     (new / ".hydra").mkdir(parents=True)

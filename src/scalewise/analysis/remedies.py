@@ -64,7 +64,9 @@ class Remedies:
     untried_work: Remedy | None
 
 
-Where = Literal["automatic steps", "half pays", "GPUs", "several devices", "spinning", "divided"]
+Where = Literal[
+    "automatic steps", "half pays", "GPUs", "free cores", "several devices", "spinning", "divided"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,9 @@ def _ways(config: Configuration, kind: str, loss: LostTime | None = None) -> Ite
     holds: Mapping[Where, Callable[[], bool]] = {
         "half pays": lambda: loss is not None and _halving_pays(config, loss),
         "GPUs": lambda: not config.is_cpu,
+        "free cores": lambda: (
+            not (config.is_cpu and len(config.rank_summaries[0].device.cores) == 1)
+        ),
         "several devices": lambda: config.devices != 1,
         "divided": lambda: config.hides_collectives,
         "automatic steps": lambda: not _optimizes_by_hand(config),

@@ -155,8 +155,9 @@ def _block(
         # The fewest runs are asked for once, of all.
         few = told.verdict == "undecided" and min(pair.speedup.n) < VERDICT_RUNS
         lost = _sentence(lost_words(analysis.budgets.get(config.config_id), short=True))
-        asked = "" if few else _asked(pair)
-        cause = _cause(analysis, pair)
+        cause, sides = _cause(analysis, pair), {config.config_id, pair.single.config_id}
+        hit = any(one.first.code == "disturbed" and sides & one.about for one in found)
+        asked = "" if few or (told.verdict == "undecided" and (cause or hit)) else _asked(pair)
         rest = [one for one in found if not cause or one.first.code != "contention"]
         said += [Line(text) for text in (cause, asked, lost, next_step(analysis, pair)) if text]
         said += _doubt(rest, pair)

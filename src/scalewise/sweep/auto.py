@@ -229,7 +229,9 @@ def next_rounds(
             for repeat in range(first, first + math.ceil(rounds / len(own)))
             for cell in [make_cell(one_seed, repeat) for one_seed in own]
         }
-        if one.runs < FEWEST_ADAPTIVE_REPEATS or fits((needed | more).values()):
+        # One more than a verdict needs: on a host that others share, any number may not count.
+        is_needed = one.runs < FEWEST_ADAPTIVE_REPEATS >= first
+        if is_needed or fits((needed | more).values()):
             needed |= more
         else:
             left_open.append(one)

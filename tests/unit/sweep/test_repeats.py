@@ -43,13 +43,13 @@ def finish(
 
 def record(
     folder: SweepFolder, cells: list[Cell], factors: Sequence[float] = FACTORS,
-    lost: Cell | None = None,
+    lost: Sequence[Cell] = (),
 ) -> None:  # fmt: skip
-    """Finish ``cells``; one of them may have failed."""
+    """Finish ``cells``; some of them may have failed."""
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(c.planned for c in cells)))
     for cell in cells:
         own = folder.cell(cell.planned.name)
-        finish(own, cell.planned, factors, outcome="failed" if cell is lost else "done")
+        finish(own, cell.planned, factors, outcome="failed" if cell in lost else "done")
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_lost_half_is_made_up_for_by_a_whole_new_round(tmp_path: Path, cells: 
     """
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     lost = next(c for c in cells if c.planned.devices == 2 and c.planned.repeat == 1)
-    record(folder, cells, lost=lost)
+    record(folder, cells, lost=[lost])
     following = next_rounds(folder, requests)
     more, (found,) = following.cells, following.looked_at
     assert (found.runs, found.wanted) == (2, 3)
@@ -99,9 +99,11 @@ def test_a_pair_without_time_for_its_next_rounds_stays_open_but_of_three_runs(
     following = next_rounds(folder, requests, lambda needed: len(needed) < 2)
     assert (following.cells, following.left_open) == ([], list(following.looked_at))
     assert not next_rounds(folder, requests, lambda needed: len(needed) < 3).left_open
-    record(lost := SweepFolder(folder.path / "lost"), cells, lost=cells[0])
+    record(lost := SweepFolder(folder.path / "lost"), cells, lost=cells[:1])
     more = next_rounds(lost, requests, lambda needed: False).cells
     assert len(more) == 2, "a verdict needs them, whatever they take"
+    record(lost, [*cells, *more], lost=[cells[0], more[0]])
+    assert next_rounds(lost, requests, lambda needed: False).cells == [], "and once alone"
 
 
 def test_a_pair_that_was_not_asked_for_as_a_whole_gets_no_half_rounds(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
+from fakes.requests import composed
 from scalewise.config import (
     Component,
     ConfigError,
@@ -37,16 +37,8 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-def composed(*overrides: str) -> dict[str, Any]:
-    """What Hydra makes of these groups, resolved."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        plain = OmegaConf.to_container(compose(overrides=list(overrides)), resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
-
-
 def component(key: str, option: str) -> Component:
-    group = composed(f"+{key}={option}")[key]
+    group = composed(f"{key}={option}")[key]
     return component_of(key, {k: v for k, v in group.items() if k != "loader"})
 
 
@@ -71,7 +63,7 @@ def test_dataset_builds_and_its_loader_is_valid(option: str) -> None:
         with pytest.raises(ConfigError, match=r"^dataset\.path: found null; .*dataset\.path=F"):
             instantiate("dataset", found)
         found = replace(found, arguments={**found.arguments, "path": "given"})
-    assert build(LoaderConfig, composed(f"+dataset={option}")["dataset"]["loader"])
+    assert build(LoaderConfig, composed(f"dataset={option}")["dataset"]["loader"])
     data = instantiate("dataset", found)
     own = option == "own_loaders"  # whose samples the model has
     assert own or (callable(data.describe) and {"train", "validation"} <= {*dir(data)})
@@ -103,7 +95,7 @@ def test_what_is_left_out_in_python_is_what_the_option_says(group: str, option: 
     ],
 )  # fmt: skip
 def test_data_take_sizes_from_the_model(model: str, dataset: str, key: str, expected: int) -> None:
-    assert composed(f"+model={model}", f"+dataset={dataset}")["dataset"][key] == expected
+    assert composed(f"model={model}", f"dataset={dataset}")["dataset"][key] == expected
 
 
 @pytest.mark.parametrize("option", options("optimizer"))
@@ -125,7 +117,7 @@ def test_optimizer_makes_a_step_downhill(option: str) -> None:
 
 @pytest.mark.parametrize("option", options("hardware"))
 def test_hardware_profile_is_valid_and_sourced(option: str) -> None:
-    config = build(HardwareConfig, composed(f"+hardware={option}")["hardware"])
+    config = build(HardwareConfig, composed(f"hardware={option}")["hardware"])
     assert config.name == option and (config.memory_gib is None) == (config.peak is None)
     for figure in filter(None, (config.peak, config.price)):
         assert figure.source and figure.date[:2] == "20"
@@ -151,8 +143,8 @@ def test_a_gpu_finds_its_own_profile() -> None:
 
 
 def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> None:
-    assert build(HardwareConfig, composed("+hardware=pcie")["hardware"]).nccl_environment() == {}
-    seed = build(HardwareConfig, composed("+hardware=seed000")["hardware"])
+    assert build(HardwareConfig, composed("hardware=pcie")["hardware"]).nccl_environment() == {}
+    seed = build(HardwareConfig, composed("hardware=seed000")["hardware"])
     assert seed.nccl_environment()["NCCL_BUFFSIZE"] == "33554432"
     assert "NCCL_NTHREADS" not in seed.nccl_environment()
     assert seed.memory_cap_gib == 12.0

@@ -245,12 +245,9 @@ def data_module(*overrides: str, **arguments: Any) -> Request:
 
 @pytest.mark.parametrize(
     ("typed", "given"),
-    [
-        ("batch_size=256", {}),
-        ("dataset.loader.num_workers=2", {}),
-        ("batch_size=256", {"batch_size": 8}),
-    ],
-)
+    [("batch_size=256", {}), ("dataset.loader.num_workers=2", {}),
+     ("batch_size=256", {"batch_size": 8})],
+)  # fmt: skip
 def test_what_a_data_module_decides_itself_is_refused_beside_it(
     data: None, typed: str, given: dict[str, int]
 ) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from scalewise.config.components import OWN_LOADERS, Component
 from scalewise.config.data_parallel import StrategyConfig
-from scalewise.config.errors import ConfigError, require
+from scalewise.config.errors import ConfigError, refuse_as, require
 from scalewise.config.execution import (
     DEFAULT_PROFILE,
     ExecutionConfig,
@@ -347,10 +347,8 @@ class CellConfig:
         Raises ConfigError where this strategy cannot share them among as many devices.
         """
         ranks = self.strategy.team(devices)
-        try:
+        with refuse_as():
             return self.strategy.share_out(self.batch_of(ranks), ranks)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
 
     def batch_of(self, devices: int) -> int:
         """Samples of one batch of all devices."""

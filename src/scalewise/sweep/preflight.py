@@ -25,7 +25,6 @@ from scalewise.config import (
     CellConfig,
     Component,
     ConfigError,
-    DatasetError,
     HardwareConfig,
     bind,
     built_arguments,
@@ -36,6 +35,7 @@ from scalewise.config import (
     in_one_line,
     load_target,
     nested,
+    refuse_as,
     require,
 )
 from scalewise.datasets import load_index
@@ -57,10 +57,8 @@ def check_files(requests: Iterable[Request]) -> None:
     for dataset in {repr(cell.dataset): cell.dataset for cell in cells}.values():
         path, root = dataset.arguments.get("path"), dataset.arguments.get("root")
         if path and dataset.target == "scalewise.datasets.text_file.TokenFolder":
-            try:
+            with refuse_as():
                 load_index(Path(path), dataset.arguments.get("corpus"))
-            except DatasetError as error:
-                raise ConfigError(str(error)) from error
         elif dataset.target.startswith("scalewise."):
             _check_there("dataset.path", path or None, "a file")
             _check_there("dataset.root", root or None, "a folder", is_folder=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from scalewise.config.components import component_of, load_target
 from scalewise.models import TrainableModel
 from scalewise.operations import Operation
 from scalewise.records import build, to_plain
+from scalewise.train.build import build_module
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -173,6 +175,9 @@ def test_what_others_refuse_is_no_setting(tmp_path: Path, monkeypatch: pytest.Mo
         "from scalewise.config.errors import require\n"
         "def make(): raise ValueError('no data here')\n"
         "def wide(): require('width', 65, False, 'a multiple of 2')\n"
+        "class Net(__import__('torch').nn.Module):\n"
+        "    forward = loss = print\n"
+        "    def metrics(self): raise ValueError('no such task')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as refused:
@@ -185,6 +190,8 @@ def test_what_others_refuse_is_no_setting(tmp_path: Path, monkeypatch: pytest.Mo
     assert ending_of(refused.value, 0).cause == "config", "a class of ours refuses it"
     with pytest.raises(ConfigError, match=r"^optimizer: Invalid learning rate: -1"):
         instantiate("optimizer", Component("torch.optim.SGD", "sgd", {"lr": -1}), params=[])
+    with pytest.raises(ConfigError, match=r"^model: no such task$"):
+        build_module(Mock(model=Component("hers.Net", "own", {})))
 
 
 def test_classes_among_arguments_are_built_as_by_hydra(monkeypatch: pytest.MonkeyPatch) -> None:

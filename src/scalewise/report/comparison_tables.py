@@ -175,14 +175,14 @@ def _by_objective(analyses: Sequence[Analysis]) -> Iterator[Section]:
     if objective is None or any(one != objective for one in others):
         return
     sound = [
-        replace(config, label=f"{side} {config.label}")
+        replace(config, label=f"{side} {config.label}", leaves={"side": side})
         for side, one in zip(sides(len(analyses)), analyses, strict=True)
         for config in one.measured
         if config.config_id not in one.invalid
     ]
     for ranking in rank_by(objective, sound):
-        best, *rest = dict.fromkeys(row.label[0] for row in ranking.rows)
-        so_far = " so far" * any(row.label[0] != best for row in ranking.rivals)
+        best, *rest = dict.fromkeys(row.leaves["side"] for row in ranking.rows)
+        so_far = " so far" * any(row.leaves["side"] != best for row in ranking.rivals)
         title = f"{best} found the best {objective.metric}{so_far}"
         told = (f"{row.label}: {estimate(row.estimate(objective.metric))}" for row in ranking.rows)
         yield section("objective", title, lines([*told][:_MOST_NAMED] if rest else [], "plain"))

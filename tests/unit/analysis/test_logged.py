@@ -156,6 +156,11 @@ def test_which_search_found_the_best_value_is_told_first(tmp_path: Path) -> None
         first, *_ = side_by_side((a, b), [])
         assert (first.title[0], "so far" in first.title) == (best, is_open)
         assert first.texts[0].startswith(f"{best} net single x1 width=")
+    uneven = [*specs[:3], *(replace(one, batch_size=32) for one in specs[3:])]
+    wider = analyse(accuracies(tmp_path / "w", uneven, (0.8, 0.82, 0.81, 0.4, 0.41, 0.4)))
+    assert lines_of(wider, "metrics")[3].endswith("wide is the best, after unequal samples.")
+    first, *_ = side_by_side((low, wider), [])
+    assert first.title == "B found the best val/acc, after unequal samples"
     invalid = replace(high, invalid=dict.fromkeys((c.config_id for c in high.measured), ()))
     assert side_by_side((low, invalid), [])[0].title == "Folders"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import traceback
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pydantic import PositiveInt
 
 from scalewise.config.components import Component, component_of
 from scalewise.config.errors import ConfigError, require
-from scalewise.records import build, closest, words_beside
+from scalewise.records import build, closest, nearest, words_beside
 
 if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
@@ -174,14 +173,13 @@ def trainer_arguments(given: object) -> dict[str, Any]:
         )
     for name, value in given.items():
         # Misspelt too: what a cell decides is refused as well where it is spelt rightly.
-        near = difflib.get_close_matches(name, [*PASSED, *INSTEAD], 1)
-        if near and (key := INSTEAD.get(near[0])):
-            found = f"found {value}" if name in INSTEAD else f"unknown key{closest(name, near)}"
+        near = nearest(name, [*PASSED, *INSTEAD])
+        unknown = f"unknown key{closest(name, [near])}"
+        if key := INSTEAD.get(near):
+            found = f"found {value}" if name == near else unknown
             raise ConfigError(f"trainer.{name}: {found}, which a cell decides; allowed: {key}")
         if name not in PASSED and name != "_target_":
-            raise ConfigError(
-                f"trainer.{name}: unknown key{closest(name, PASSED)}; allowed: {', '.join(PASSED)}"
-            )
+            raise ConfigError(f"trainer.{name}: {unknown}; allowed: {', '.join(PASSED)}")
     return {str(name): value for name, value in given.items() if name != "_target_"}
 
 

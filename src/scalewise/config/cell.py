@@ -270,16 +270,11 @@ class CellConfig:
 
     def _check_combinations(self) -> None:
         """Settings of different groups that do not go together; strategies have their own."""
-        kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
-        whole = kind in ("single", "ddp")  # every rank holds the same whole model
+        whole = self.strategy.kind in ("single", "ddp", "auto")  # the same model on every rank
         tries, data = self.execution.cudnn_benchmark, self.data_source.target
-        strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
         for key, found, holds, allowed, beside in (
-            # A captured step has the learning rate of its capture.
-            ("scheduler", "a schedule", not (self.scheduler and captures),
-             "execution=eager or compile", execution),
-            ("test", self.test, not self.test or whole or kind == "auto",
-             "strategy=single or ddp", strategy),
+            ("test", self.test, not self.test or whole,
+             "strategy=single or ddp", f"strategy={self.strategy.name}"),
             ("test", self.test, not (self.test and data.startswith("scalewise.")),
              "false, or a dataset of your own with a test set", f"dataset={self.dataset.name}"),
             # cuDNN takes whichever algorithm is the fastest that day.

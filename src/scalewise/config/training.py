@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import PositiveInt
 
 from scalewise.config.components import Component, component_of
-from scalewise.config.errors import ConfigError, require
+from scalewise.config.errors import ConfigError, refuse_as, require
 from scalewise.records import build, closest, nearest, words_beside
 
 if TYPE_CHECKING:
@@ -138,6 +138,18 @@ class SchedulerConfig:
         given = self.component.arguments
         return next((name for name in WHOLE_RUN if given.get(name, 0) is None), None)
 
+    @refuse_as()
+    def check(self, cell: CellConfig) -> None:
+        """Refuse what waits for something that does not happen in ``cell``. Raises ConfigError."""
+        check_monitor("scheduler", self.monitor, cell)
+        require(
+            f"scheduler.{self.of_whole_run}", None, cell.is_counted or self.of_whole_run is None,
+            "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
+        )  # fmt: skip
+        # A captured step has the learning rate of its capture.
+        captures, execution = cell.execution.kind == "cudagraph", f"execution={cell.execution.name}"
+        require("scheduler", "a schedule", not captures, "execution=eager or compile", execution)
+
     def component_for(self, length: int) -> Component:
         """The component for a run of so many steps, or epochs, of the schedule."""
         whole = self.of_whole_run
@@ -193,7 +205,6 @@ def explain(error: Exception) -> str:
 
 def check_training(cell: CellConfig) -> None:
     """Refuse what waits for something that does not happen in ``cell``. Raises ConfigError."""
-    validation, scheduler = cell.validation, cell.scheduler
     for name, callback in cell.callbacks.items():
         arguments, execution = callback.arguments, f"execution={cell.execution.name}"
         # Nobody acts inside a captured step.
@@ -205,14 +216,9 @@ def check_training(cell: CellConfig) -> None:
             f"callbacks.{name}.dirpath", path, not (isinstance(path, str) and path[:1] in "/~"),
             "a path below callbacks/ in the folder of each cell, or null",
         )  # fmt: skip
-    if scheduler is not None:
-        check_monitor("scheduler", scheduler.monitor, cell)
-        missing = scheduler.of_whole_run
-        require(
-            f"scheduler.{missing}", None, cell.is_counted or missing is None,
-            "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
-        )  # fmt: skip
+    if cell.scheduler is not None and cell.model.target.startswith("scalewise."):
+        cell.scheduler.check(cell)
     for name in _VALIDATES:
-        during = validation == "epoch" or name not in cell.trainer
+        during = cell.validation == "epoch" or name not in cell.trainer
         require(f"trainer.{name}", cell.trainer.get(name), during, "validation=epoch",
-                f"validation={validation}")  # fmt: skip
+                f"validation={cell.validation}")  # fmt: skip

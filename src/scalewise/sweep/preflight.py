@@ -198,6 +198,8 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
     taken, lines = [], dict[str, None]()
     for one in given:
         cell, known = one.cell, _batches.get(repr(one.cell.data_source))
+        if cell.scheduler is not None:  # one beside a LightningModule was refused by now
+            cell.scheduler.check(cell)
         if known is None:
             if cell.strategy.devices != "auto":
                 cell.per_device_batch_size(cell.strategy.devices)

@@ -122,12 +122,13 @@ def test_the_command_to_paste_has_each_key_once_and_none_of_another_option(
         ("fsdp", "execution=cudagraph", True), ("ddp", "execution=cudagraph", False),
         ("fsdp", "strategy.compression=bf16", True), ("ddp", "strategy.compression=bf16", False),
         ("ddp", "max_steps=1", True),
+        ("ddp model._target_=mine.Net dataset=tabular scheduler=step", "execution=cudagraph", True),
     ],
 )  # fmt: skip
 def test_a_setting_that_would_be_refused_is_not_offered(
     tmp_path: Path, strategy: str, override: str, refused: bool
 ) -> None:
-    found = analysed(tmp_path, Spec(config=asked(f"strategy={strategy}").plain))
+    found = analysed(tmp_path, Spec(config=asked(*f"strategy={strategy}".split()).plain))
     assert is_refused(found.measured[0], override) is refused
 
 

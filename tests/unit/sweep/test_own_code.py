@@ -202,6 +202,9 @@ def test_a_lightning_module_takes_no_optimizer(mine: Path) -> None:
     given = asked("lit.Derived", "optimizer=sgd", optimizer={"_target_": "torch.optim.Adam"})
     assert refusal(given).endswith("an argument for it: model.optimizer._target_=VALUE")
     check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])
+    words = ("model._target_=lit.Derived", "dataset._target_=loud.make", "scheduler=cosine")
+    with pytest.raises(ConfigError, match=r"^scheduler: found scheduler=cosine beside model\."):
+        take_own_batches([composed(*words)])  # before the length that a schedule of ours needs
 
 
 def test_a_class_of_the_other_lightning_is_told_what_to_import(mine: Path) -> None:

@@ -303,16 +303,24 @@ class CellConfig:
         """Whether a number of steps or epochs ends it, and not the time of its steps."""
         return self.max_steps is not None or self.max_epochs is not None
 
-    @property
-    def unscored(self) -> str:
-        """By which setting nothing is scored while it trains, and what to type; else empty."""
-        found = ""
-        if self.validation != "epoch":
-            when = "after training" if self.validation == "end" else "nothing"
-            found = f"validation={self.validation}, which scores {when}; allowed: validation=epoch"
-        elif self.trainer.get("limit_val_batches") == 0:
-            found = "trainer.limit_val_batches=0, which scores nothing; allowed: a limit above 0"
-        return found and f"{found}, if it is logged then, or a metric of another name"
+    def unscored(self, *, at_end: bool = False) -> str:
+        """By which setting nothing is scored while it trains, or ``at_end``; else empty."""
+        is_late, when = self.validation == "end" and not at_end, "end" if at_end else "epoch"
+        never = self.validation == "never" and self.script is None
+        is_operation = self.model.target.startswith("scalewise.operations.")
+        held_out, given = ("validation_fraction", "validation_samples"), self.dataset.arguments
+        ours = all(one.target.startswith("scalewise.") for one in (self.model, self.dataset))
+        for found, holds, allowed in (
+            (f"validation={self.validation}", is_late or never, f"validation={when}"),
+            ("trainer.limit_val_batches=0", self.trainer.get("limit_val_batches") == 0, "above 0"),
+            (f"model={self.model.name}", is_operation, "a model that learns"),
+            *((f"dataset.{key}=0", ours and given.get(key) == 0, "above 0") for key in held_out),
+        ):
+            if holds:
+                scores = "after training" if found == "validation=end" else "nothing"
+                then = "if it is logged then, or a metric of another name"
+                return f"{found}, which scores {scores}; allowed: {allowed}, {then}"
+        return ""
 
     @property
     def sample_every_s(self) -> float | None:

@@ -53,8 +53,8 @@ def check_monitor(key: str, metric: object, cell: CellConfig, no_data: str = "")
 
     ``no_data`` says why nothing is there to score; empty where something is, or may be.
     """
-    if isinstance(metric, str) and of_validation(metric) and (cell.unscored or no_data):
-        why = f", but {no_data}, or a metric of training" if no_data else f" with {cell.unscored}"
+    if isinstance(metric, str) and of_validation(metric) and (cell.unscored() or no_data):
+        why = f", but {no_data}, or a metric of training" if no_data else f" with {cell.unscored()}"
         raise ConfigError(f"{key}.monitor: found {metric}{why}")
 
 

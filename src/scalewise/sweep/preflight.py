@@ -33,6 +33,7 @@ from scalewise.config import (
     devices_as_typed,
     find_compiler,
     in_one_line,
+    key_of,
     load_target,
     nested,
     refuse_as,
@@ -165,8 +166,10 @@ def check_own_code(requests: Iterable[Request]) -> None:
     asked: dict[str, _Asked] = {}
     new: set[str] = set()
     for one in requests:
-        for key, component in one.cell.components.items():
-            typed = _first_of(_DECIDED_BY.get(key, ()), one.overrides)
+        parts = one.cell.components  # of an experiment file a schedule alone tells that it is meant
+        written = [f"scheduler={parts['scheduler'].name}"] if "scheduler" in parts else []
+        for key, component in parts.items():
+            typed = _first_of(_DECIDED_BY.get(key, ()), [*one.overrides, *written])
             if is_own := component.target == OWN_LOADERS:
                 key, component = "own_loaders", one.cell.model
             # Values are not part of it: trials of a sweeper differ in little else. But the batches
@@ -216,11 +219,8 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
 
 def _first_of(keys: Sequence[str], overrides: Iterable[str]) -> str:
     """The first override of one of ``keys``, or of what is below it; empty without one."""
-    for override in overrides:
-        key = override.partition("=")[0].lstrip("+~")
-        if any(key == one or key.startswith(f"{one}.") for one in keys):
-            return override
-    return ""
+    begins = tuple(f"{one}." for one in keys)
+    return next((one for one in overrides if f"{key_of(one.lstrip('~'))}.".startswith(begins)), "")
 
 
 def _ask(asked: Sequence[_Asked]) -> None:

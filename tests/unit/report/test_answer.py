@@ -118,12 +118,10 @@ def test_the_command_to_paste_has_each_key_once_and_none_of_another_option(
 
 @pytest.mark.parametrize(
     ("strategy", "override", "refused"),
-    [
-        ("fsdp", "execution=cudagraph", True), ("ddp", "execution=cudagraph", False),
-        ("fsdp", "strategy.compression=bf16", True), ("ddp", "strategy.compression=bf16", False),
-        ("ddp", "max_steps=1", True),
-        ("ddp model._target_=mine.Net dataset=tabular scheduler=step", "execution=cudagraph", True),
-    ],
+    [("fsdp", "execution=cudagraph", True), ("ddp", "execution=cudagraph", False),
+     ("fsdp", "strategy.compression=bf16", True), ("ddp", "strategy.compression=bf16", False),
+     ("ddp", "max_steps=1", True),
+     ("ddp model._target_=mine.Net dataset=tabular scheduler=step", "execution=cudagraph", True)],
 )  # fmt: skip
 def test_a_setting_that_would_be_refused_is_not_offered(
     tmp_path: Path, strategy: str, override: str, refused: bool

@@ -3,6 +3,7 @@
 import functools
 import pickle
 from collections.abc import Sequence
+from typing import Any
 
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -34,9 +35,14 @@ def composer(*experiments: str) -> Composer:
     return Composer(master, HydraContext(loader, Callbacks()))
 
 
+def composed(*overrides: str) -> dict[str, Any]:
+    """What Hydra makes of the shipped configuration with ``overrides``, resolved."""
+    return composer(*_experiments(overrides)).plain(overrides, 0)
+
+
 def asked(*overrides: str) -> Request:
     """The request of a cell with ``overrides``; raises ConfigError as the command does."""
-    return request(overrides, composer(*_experiments(overrides)).plain(overrides, 0))
+    return request(overrides, composed(*overrides))
 
 
 def read(words: Sequence[str]) -> list[Request]:

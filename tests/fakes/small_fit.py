@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fakes.requests import composer
+from fakes.requests import composed
 from scalewise.config import CellConfig, build_cell, without_absent_groups
 
 
 def composed_cell(*overrides: str) -> CellConfig:
     """The cell of ``train.py`` with these overrides. Raises ConfigError."""
-    return build_cell(without_absent_groups(composer().plain(overrides, 0)))
+    return build_cell(without_absent_groups(composed(*overrides)))
 
 
 def small_trainer(**options: Any) -> pl.Trainer:

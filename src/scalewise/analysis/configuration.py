@@ -226,6 +226,11 @@ class Configuration:
         """How many seeds its logged metrics are over."""
         return len({seed_of(run.cell) for run in self.learned} - {None})
 
+    @property
+    def samples_reached(self) -> set[int]:
+        """After how many samples its runs had the losses that they are compared by."""
+        return {run.loss.samples[-1] for run in self.learned if run.loss}
+
     def values(self, key: str) -> list[float]:
         """The figure of every run that has it."""
         return [v for run in self.runs if (v := run.value(key)) is not None]

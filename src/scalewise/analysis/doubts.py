@@ -237,8 +237,8 @@ def _unequal_samples(configs: Sequence[Configuration]) -> Iterator[Remark]:
     """For each workload whose losses were reached after unequal numbers of samples."""
     timed = (config for config in configs if config.is_timed and config.runs)
     for rows in grouped(timed, lambda config: config.workload).values():
-        seen = [run.loss.samples[-1] for row in rows for run in row.runs if run.loss]
-        if len(rows) > 1 and len(set(seen)) > 1:
+        seen = set[int]().union(*(row.samples_reached for row in rows))
+        if len(rows) > 1 and len(seen) > 1:
             what = " on ".join(filter(None, rows[0].workload))
             figures = {"workload": what, "least": min(seen), "most": max(seen)}
             yield Remark("unequal_samples", figures)

@@ -272,9 +272,7 @@ def is_refused(config: Configuration, override: str) -> bool:
         inner[name] = dict(inner.get(name) or {})
         inner = inner[name]
     inner[last] = yaml.safe_load(file.read_text()) if file.is_file() else _parsed(text)
-    if not _is_sound(config, recorded):
-        return False
-    return not _is_sound(config, changed)
+    return _is_sound(config, recorded) and not _is_sound(config, changed)
 
 
 def _is_sound(config: Configuration, recorded: Mapping[str, Any]) -> bool:
@@ -282,6 +280,8 @@ def _is_sound(config: Configuration, recorded: Mapping[str, Any]) -> bool:
         # How cells were run changes no result, and an earlier version had other keys for it.
         cell = build_cell({**recorded, "sweep": {}})
         check_samples(cell)
+        if cell.scheduler is not None:
+            cell.scheduler.check(cell)
     except (ConfigError, OSError):  # a key on record may be longer than a file's name
         return False
     # Uneven shares are cut by our sampler, which no LightningDataModule has.

@@ -40,6 +40,7 @@ from .errors import cause_of as cause_of
 from .errors import ending_of as ending_of
 from .errors import first_line as first_line
 from .errors import in_one_line as in_one_line
+from .errors import refuse_as as refuse_as
 from .errors import require as require
 from .errors import shortened as shortened
 from .execution import BLOCK_STEPS as BLOCK_STEPS

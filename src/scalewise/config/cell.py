@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from scalewise.config.components import OWN_LOADERS, Component
 from scalewise.config.data_parallel import StrategyConfig
-from scalewise.config.errors import ConfigError, require
+from scalewise.config.errors import ConfigError, refuse_as, require
 from scalewise.config.execution import (
     DEFAULT_PROFILE,
     ExecutionConfig,
@@ -270,16 +270,11 @@ class CellConfig:
 
     def _check_combinations(self) -> None:
         """Settings of different groups that do not go together; strategies have their own."""
-        kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
-        whole = kind in ("single", "ddp")  # every rank holds the same whole model
+        whole = self.strategy.kind in ("single", "ddp", "auto")  # the same model on every rank
         tries, data = self.execution.cudnn_benchmark, self.data_source.target
-        strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
         for key, found, holds, allowed, beside in (
-            # A captured step has the learning rate of its capture.
-            ("scheduler", "a schedule", not (self.scheduler and captures),
-             "execution=eager or compile", execution),
-            ("test", self.test, not self.test or whole or kind == "auto",
-             "strategy=single or ddp", strategy),
+            ("test", self.test, not self.test or whole,
+             "strategy=single or ddp", f"strategy={self.strategy.name}"),
             ("test", self.test, not (self.test and data.startswith("scalewise.")),
              "false, or a dataset of your own with a test set", f"dataset={self.dataset.name}"),
             # cuDNN takes whichever algorithm is the fastest that day.
@@ -308,16 +303,24 @@ class CellConfig:
         """Whether a number of steps or epochs ends it, and not the time of its steps."""
         return self.max_steps is not None or self.max_epochs is not None
 
-    @property
-    def unscored(self) -> str:
-        """By which setting nothing is scored while it trains, and what to type; else empty."""
-        found = ""
-        if self.validation != "epoch":
-            when = "after training" if self.validation == "end" else "nothing"
-            found = f"validation={self.validation}, which scores {when}; allowed: validation=epoch"
-        elif self.trainer.get("limit_val_batches") == 0:
-            found = "trainer.limit_val_batches=0, which scores nothing; allowed: a limit above 0"
-        return found and f"{found}, if it is logged then, or a metric of another name"
+    def unscored(self, *, at_end: bool = False) -> str:
+        """By which setting nothing is scored while it trains, or ``at_end``; else empty."""
+        is_late, when = self.validation == "end" and not at_end, "end" if at_end else "epoch"
+        never = self.validation == "never" and self.script is None
+        is_operation = self.model.target.startswith("scalewise.operations.")
+        held_out, given = ("validation_fraction", "validation_samples"), self.dataset.arguments
+        ours = all(one.target.startswith("scalewise.") for one in (self.model, self.dataset))
+        for found, holds, allowed in (
+            (f"validation={self.validation}", is_late or never, f"validation={when}"),
+            ("trainer.limit_val_batches=0", self.trainer.get("limit_val_batches") == 0, "above 0"),
+            (f"model={self.model.name}", is_operation, "a model that learns"),
+            *((f"dataset.{key}=0", ours and given.get(key) == 0, "above 0") for key in held_out),
+        ):
+            if holds:
+                scores = "after training" if found == "validation=end" else "nothing"
+                then = "if it is logged then, or a metric of another name"
+                return f"{found}, which scores {scores}; allowed: {allowed}, {then}"
+        return ""
 
     @property
     def sample_every_s(self) -> float | None:
@@ -347,10 +350,8 @@ class CellConfig:
         Raises ConfigError where this strategy cannot share them among as many devices.
         """
         ranks = self.strategy.team(devices)
-        try:
+        with refuse_as():
             return self.strategy.share_out(self.batch_of(ranks), ranks)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
 
     def batch_of(self, devices: int) -> int:
         """Samples of one batch of all devices."""

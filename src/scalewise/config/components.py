@@ -19,9 +19,9 @@ import yaml
 from pydantic import Field, JsonValue, PydanticUserError
 from pydantic_core import SchemaError
 
-from scalewise.config.errors import ConfigError
+from scalewise.config.errors import ConfigError, refuse_as
 from scalewise.config.script import key_of
-from scalewise.records import DataError, build, closest, convert
+from scalewise.records import build, closest, convert
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 """A share that is not the whole."""
@@ -209,9 +209,8 @@ def bind(
         if name in named:
             if name in hints and next(nested("", value), None) is None:
                 try:
-                    convert(hints[name], value, f"{key}.{name}")
-                except DataError as error:
-                    raise ConfigError(str(error)) from error
+                    with refuse_as():
+                        convert(hints[name], value, f"{key}.{name}")
                 except (PydanticUserError, SchemaError, TypeError):
                     continue  # an annotation that only a type checker understands
         elif not open_ended:
@@ -265,11 +264,8 @@ def instantiate(key: str, component: Component, **given: Any) -> Any:
         check_optimizer(component, target)
     bind(key, component, target, tuple(given))
     arguments = built_arguments(key, component)
-    try:
+    with refuse_as(key):
         return target(**arguments, **given)
-    except ValueError as error:
-        joint = "." if re.match(r"[\w.]+: ", str(error)) else ": "  # a name of an argument, or not
-        raise ConfigError(f"{key}{joint}{error}") from error
 
 
 def keep_own_arguments(

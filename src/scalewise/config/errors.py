@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import dropwhile
 from pathlib import Path
 from typing import Literal
@@ -18,6 +21,16 @@ class ConfigError(ValueError):
 
     def __str__(self) -> str:
         return escaped(super().__str__())
+
+
+@contextmanager
+def refuse_as(key: str = "") -> Iterator[None]:
+    """Refuse with ConfigError what the block does with ValueError: ``key`` or an argument of it."""
+    try:
+        yield
+    except ValueError as error:
+        joint = "." if re.match(r"[\w.\[\]-]+: ", str(error)) else ": "
+        raise ConfigError(f"{key}{key and joint}{error}") from error
 
 
 class DatasetError(ValueError):

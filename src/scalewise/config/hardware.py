@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, Literal
 import yaml
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from scalewise.config.errors import ConfigError, require
-from scalewise.records import DataError, DeviceInfo, build, closest, convert
+from scalewise.config.errors import ConfigError, refuse_as, require
+from scalewise.records import DeviceInfo, build, closest, convert
 
 
 @dataclass(frozen=True)
@@ -326,8 +326,5 @@ def _number(key: str, text: str) -> float:
     least = Field(ge=0) if key in _MAY_BE_ZERO else Field(gt=0)
     most = _HOURS_OF_A_YEAR if key == "hours_per_year" else 1e12
     kind = Annotated[float, least, Field(le=most, strict=False)]
-    try:
-        value: float = convert(kind, text, f"--price {key}")
-    except DataError as error:
-        raise ConfigError(str(error)) from error
-    return value
+    with refuse_as():
+        return float(convert(kind, text, f"--price {key}"))

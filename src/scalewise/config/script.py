@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Final
 
-from scalewise.config.errors import ConfigError
+from scalewise.config.errors import ConfigError, refuse_as
 
 _LAUNCHERS = (
     "torchrun", "torch.distributed.", "accelerate", "deepspeed", "mpirun", "srun",
@@ -31,10 +31,8 @@ class ScriptConfig:
     """As it would be typed for one device, quoted as for a shell."""
 
     def __post_init__(self) -> None:
-        try:
+        with refuse_as(f"command: found {self.command!r}"):
             words = self.words
-        except ValueError as error:
-            raise ConfigError(f"command: found {self.command!r}: {error}") from None
         if not words:
             raise ConfigError("command: found nothing; allowed: python train.py ...")
         launcher = self._module or PurePath(words[0]).name

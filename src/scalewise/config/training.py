@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import traceback
 from collections.abc import Mapping
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import PositiveInt
 
 from scalewise.config.components import Component, component_of
-from scalewise.config.errors import ConfigError, require
-from scalewise.records import build, closest, words_beside
+from scalewise.config.errors import ConfigError, refuse_as, require
+from scalewise.records import build, closest, nearest, words_beside
 
 if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
@@ -54,8 +53,8 @@ def check_monitor(key: str, metric: object, cell: CellConfig, no_data: str = "")
 
     ``no_data`` says why nothing is there to score; empty where something is, or may be.
     """
-    if isinstance(metric, str) and of_validation(metric) and (cell.unscored or no_data):
-        why = f", but {no_data}, or a metric of training" if no_data else f" with {cell.unscored}"
+    if isinstance(metric, str) and of_validation(metric) and (cell.unscored() or no_data):
+        why = f", but {no_data}, or a metric of training" if no_data else f" with {cell.unscored()}"
         raise ConfigError(f"{key}.monitor: found {metric}{why}")
 
 
@@ -139,6 +138,18 @@ class SchedulerConfig:
         given = self.component.arguments
         return next((name for name in WHOLE_RUN if given.get(name, 0) is None), None)
 
+    @refuse_as()
+    def check(self, cell: CellConfig) -> None:
+        """Refuse what waits for something that does not happen in ``cell``. Raises ConfigError."""
+        check_monitor("scheduler", self.monitor, cell)
+        require(
+            f"scheduler.{self.of_whole_run}", None, cell.is_counted or self.of_whole_run is None,
+            "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
+        )  # fmt: skip
+        # A captured step has the learning rate of its capture.
+        captures, execution = cell.execution.kind == "cudagraph", f"execution={cell.execution.name}"
+        require("scheduler", "a schedule", not captures, "execution=eager or compile", execution)
+
     def component_for(self, length: int) -> Component:
         """The component for a run of so many steps, or epochs, of the schedule."""
         whole = self.of_whole_run
@@ -174,14 +185,13 @@ def trainer_arguments(given: object) -> dict[str, Any]:
         )
     for name, value in given.items():
         # Misspelt too: what a cell decides is refused as well where it is spelt rightly.
-        near = difflib.get_close_matches(name, [*PASSED, *INSTEAD], 1)
-        if near and (key := INSTEAD.get(near[0])):
-            found = f"found {value}" if name in INSTEAD else f"unknown key{closest(name, near)}"
+        near = nearest(name, [*PASSED, *INSTEAD])
+        unknown = f"unknown key{closest(name, [near])}"
+        if key := INSTEAD.get(near):
+            found = f"found {value}" if name == near else unknown
             raise ConfigError(f"trainer.{name}: {found}, which a cell decides; allowed: {key}")
         if name not in PASSED and name != "_target_":
-            raise ConfigError(
-                f"trainer.{name}: unknown key{closest(name, PASSED)}; allowed: {', '.join(PASSED)}"
-            )
+            raise ConfigError(f"trainer.{name}: {unknown}; allowed: {', '.join(PASSED)}")
     return {str(name): value for name, value in given.items() if name != "_target_"}
 
 
@@ -195,7 +205,6 @@ def explain(error: Exception) -> str:
 
 def check_training(cell: CellConfig) -> None:
     """Refuse what waits for something that does not happen in ``cell``. Raises ConfigError."""
-    validation, scheduler = cell.validation, cell.scheduler
     for name, callback in cell.callbacks.items():
         arguments, execution = callback.arguments, f"execution={cell.execution.name}"
         # Nobody acts inside a captured step.
@@ -207,14 +216,9 @@ def check_training(cell: CellConfig) -> None:
             f"callbacks.{name}.dirpath", path, not (isinstance(path, str) and path[:1] in "/~"),
             "a path below callbacks/ in the folder of each cell, or null",
         )  # fmt: skip
-    if scheduler is not None:
-        check_monitor("scheduler", scheduler.monitor, cell)
-        missing = scheduler.of_whole_run
-        require(
-            f"scheduler.{missing}", None, cell.is_counted or missing is None,
-            "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
-        )  # fmt: skip
+    if cell.scheduler is not None and cell.model.target.startswith("scalewise."):
+        cell.scheduler.check(cell)
     for name in _VALIDATES:
-        during = validation == "epoch" or name not in cell.trainer
+        during = cell.validation == "epoch" or name not in cell.trainer
         require(f"trainer.{name}", cell.trainer.get(name), during, "validation=epoch",
-                f"validation={validation}")  # fmt: skip
+                f"validation={cell.validation}")  # fmt: skip

@@ -132,5 +132,6 @@ from .validation import DataError as DataError
 from .validation import build as build
 from .validation import closest as closest
 from .validation import convert as convert
+from .validation import nearest as nearest
 from .validation import to_plain as to_plain
 from .validation import words_beside as words_beside

@@ -90,10 +90,14 @@ def to_plain(value: object) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def nearest(name: str, allowed: Sequence[str]) -> str:
+    """The one of ``allowed`` that resembles ``name`` most; empty where none does."""
+    return "".join(difflib.get_close_matches(name, allowed, n=1))
+
+
 def closest(name: str, allowed: Sequence[str]) -> str:
     """``" (did you mean 'x'?)"`` when one of ``allowed`` resembles ``name``, else nothing."""
-    match = difflib.get_close_matches(name, allowed, n=1)
-    return f" (did you mean {match[0]!r}?)" if match else ""
+    return f" (did you mean {near!r}?)" if (near := nearest(name, allowed)) else ""
 
 
 @functools.cache

@@ -42,6 +42,7 @@ from scalewise.host import plural
 from scalewise.report.findings import (
     RemarkLine,
     add_words,
+    after_unequal,
     command,
     ranked_in_brief,
     rankings,
@@ -101,13 +102,9 @@ def answers(analysis: Analysis) -> Section:
 def in_detail(analysis: Analysis) -> Section:
     """Every verdict with its whole reason, what is invalid first, or why there is none."""
     found = tuple(Line(reason, label, verdict) for label, verdict, reason in reasons(analysis))
-    return section(
-        "answer",
-        "Answer",
-        Lines(found),
-        lines([] if found or searched(analysis) else [why_none(analysis)], "plain"),
-        lines(fastest_in_brief(analysis), "plain"),
-    )
+    why = lines([] if found or searched(analysis) else [why_none(analysis)], "plain")
+    fastest = lines(fastest_in_brief(analysis), "plain")
+    return section("answer", "Answer", Lines(found), why, fastest)
 
 
 def reasons(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -482,9 +479,7 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
     for key in sorted(scores, key=lambda one: known_mode(one) == "min")[:1]:
         known = [(c, found) for c in analysis.measured if (found := c.estimate(key))]
         said = [f"{config.label} {number(found.value)}" for config, found in known]
-        fed = {run.loss.samples[-1] for config, _ in known for run in config.runs if run.loss}
-        after = ", after unequal samples" if len(fed) > 1 else ""
-        yield f"{key}{after}: {listed(said, _MOST_ALONE)}."
+        yield f"{key}{after_unequal(c for c, _ in known)}: {listed(said, _MOST_ALONE)}."
 
 
 def _stopped(analysis: Analysis) -> Iterator[str]:

@@ -48,7 +48,7 @@ from scalewise.analysis import (
 )
 from scalewise.host import from_here, plural
 from scalewise.report.export import FORMAT_VERSION, configuration_as_plain, rows_csv
-from scalewise.report.findings import add_words, searched
+from scalewise.report.findings import add_words, after_unequal, searched
 from scalewise.report.sections import (
     NOTES,
     Block,
@@ -175,15 +175,15 @@ def _by_objective(analyses: Sequence[Analysis]) -> Iterator[Section]:
     if objective is None or any(one != objective for one in others):
         return
     sound = [
-        replace(config, label=f"{side} {config.label}")
+        replace(config, label=f"{side} {config.label}", leaves={"side": side})
         for side, one in zip(sides(len(analyses)), analyses, strict=True)
         for config in one.measured
         if config.config_id not in one.invalid
     ]
     for ranking in rank_by(objective, sound):
-        best, *rest = dict.fromkeys(row.label[0] for row in ranking.rows)
-        so_far = " so far" * any(row.label[0] != best for row in ranking.rivals)
-        title = f"{best} found the best {objective.metric}{so_far}"
+        best, *rest = dict.fromkeys(row.leaves["side"] for row in ranking.rows)
+        so_far = " so far" * any(row.leaves["side"] != best for row in ranking.rivals)
+        title = f"{best} found the best {objective.metric}{so_far}{after_unequal(ranking.rows)}"
         told = (f"{row.label}: {estimate(row.estimate(objective.metric))}" for row in ranking.rows)
         yield section("objective", title, lines([*told][:_MOST_NAMED] if rest else [], "plain"))
 
@@ -195,13 +195,12 @@ def _together(analyses: Sequence[Analysis]) -> list[ConcurrentTraining]:
 
 def comparison_csv(analyses: Sequence[Analysis]) -> str:
     """A row a configuration and side, in the columns of ``results.csv``."""
-    return rows_csv(
-        [
-            {"side": side, "folder": from_here(analysis.sweep.home)} | row
-            for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
-            for row in csv_rows(analysis)
-        ]
-    )
+    found = [
+        {"side": side, "folder": from_here(analysis.sweep.home)} | row
+        for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
+        for row in csv_rows(analysis)
+    ]
+    return rows_csv(found)
 
 
 def comparison_json(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> str:

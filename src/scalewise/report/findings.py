@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import PurePath
@@ -258,12 +258,8 @@ def remark_lines(analysis: Analysis) -> tuple[RemarkLine, ...]:
 
 
 def remarks(analysis: Analysis) -> Section:
-    return section(
-        "remarks",
-        "Remarks",
-        lines(map(str, remark_lines(analysis))),
-        Note(NOTES["remarks"]),
-    )  # fmt: skip
+    said = lines(map(str, remark_lines(analysis)))
+    return section("remarks", "Remarks", said, Note(NOTES["remarks"]))
 
 
 _MOST_RANKED = 8
@@ -280,13 +276,9 @@ def metrics(analysis: Analysis) -> Section:
         Column("global_samples_per_s", "samples/s", "global",
                lambda row: row.config.estimate("global_samples_per_s")),
     ]  # fmt: skip
-    return section(
-        "metrics",
-        "What was learned",
-        lines(ranked_in_brief(analysis)),
-        table("metrics", columns, measured_rows(analysis) if logged else []),
-        Note(NOTES["metrics"]),
-    )  # fmt: skip
+    said = lines(ranked_in_brief(analysis))
+    found = table("metrics", columns, measured_rows(analysis) if logged else [])
+    return section("metrics", "What was learned", said, found, Note(NOTES["metrics"]))
 
 
 def rankings(analysis: Analysis) -> list[tuple[Objective, Ranking[Configuration]]]:
@@ -332,14 +324,20 @@ def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
 
 def _surely(objective: Objective, ranking: Ranking[Configuration]) -> tuple[str, str]:
     """How sure the first place is, and the seeds to add; empty where they do not tell."""
-    rivals = len(ranking.rivals)
+    rivals, after = len(ranking.rivals), after_unequal(ranking.rows)
     if not rivals:
-        return f"{ranking.first.label} is the best.", ""
+        return f"{ranking.first.label} is the best{after}.", ""
     # Where as many were asked for, and some do not count, the same seeds again are no advice.
     seeds = min(max(len(one.seeds), len(one.rounds(objective.metric))) for one in ranking.rows)
-    first = f"{rivals} {plural(rivals, 'other')} may be as good as the first"
+    first = f"{rivals} {plural(rivals, 'other')} may be as good as the first{after}"
     more = ("more seeds of each tell", "") if seeds >= VERDICT_RUNS else (f"run {_FEW}", _FEW)
     return f"{first}: {more[0]}.", more[1]
+
+
+def after_unequal(rows: Iterable[Configuration]) -> str:
+    """What is said of rows whose losses were reached after unequal samples; else empty."""
+    reached = set[int]().union(*(row.samples_reached for row in rows))
+    return ", after unequal samples" if len(reached) > 1 else ""
 
 
 _FEW = f"seed={','.join(map(str, range(1, VERDICT_RUNS + 1)))}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from scalewise.config import ConfigError
+from scalewise.config import refuse_as
 from scalewise.records import CellFolder, Ending, SweepFolder, build
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import Cluster, ThisHost
@@ -79,10 +79,8 @@ class Executor(ABC, Generic[R]):
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """The executor with these options of ``hydra.launcher``. Raises :class:`ConfigError`."""
-        try:
+        with refuse_as("hydra.launcher"):
             return cls(build(cls.CONFIG, dict(options)))
-        except ValueError as error:
-            raise ConfigError(f"hydra.launcher.{error}") from None
 
     def open(self, folder: SweepFolder, locks: tuple[int, ...], note: Note) -> None:
         """Get ready to run the cells of ``folder``; its notes go to ``note``.

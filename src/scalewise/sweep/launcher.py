@@ -17,10 +17,12 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from scalewise.config import (
+    DEFAULT_OBJECTIVE,
     ConfigError,
     as_typed,
     keep_known_keys,
     known_mode,
+    of_validation,
     options_of,
     place_on_devices,
     resolve,
@@ -114,7 +116,7 @@ def launch(
     ]
     requests, beside, lines = _settled(asked, executor.host)
     if not basic:
-        _check_direction(master.hydra.sweeper, requests)
+        _check_objective(master.hydra.sweeper, requests)
         # What chooses by results asks for one, and for pairs by chance alone.
         requests = [run_once(one) for one in requests]
     if not basic and any(one.cell.sweep.dry_run for one in requests):
@@ -141,11 +143,16 @@ def _settled(
     return settled, beside, [*lines, *more, *said]
 
 
-def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
-    """Refuse a search for the worst. Raises :class:`ConfigError`."""
+def _check_objective(sweeper: DictConfig, requests: Sequence[Request]) -> None:
+    """Refuse a search for the worst, or for what no cell measures. Raises :class:`ConfigError`."""
     typed = sweeper.get("direction")
     direction = getattr(typed, "name", typed)
-    for asked in (one.cell.sweep for one in requests):
+    for cell in (one.cell for one in requests):
+        asked, why = cell.sweep, cell.unscored(at_end=True)
+        ours = cell.model.target.startswith("scalewise.")  # others may log what is named, by hand
+        certain = ours or asked.objective == DEFAULT_OBJECTIVE
+        if why and certain and of_validation(asked.objective):
+            raise ConfigError(f"sweep.objective: found {asked.objective} with {why}")
         mode = asked.mode or known_mode(asked.objective)
         if direction in ("minimize", "maximize") and mode is not None and direction[:3] != mode:
             more = "smaller" if mode == "min" else "larger"

@@ -25,7 +25,6 @@ from scalewise.config import (
     CellConfig,
     Component,
     ConfigError,
-    DatasetError,
     HardwareConfig,
     bind,
     built_arguments,
@@ -34,8 +33,10 @@ from scalewise.config import (
     devices_as_typed,
     find_compiler,
     in_one_line,
+    key_of,
     load_target,
     nested,
+    refuse_as,
     require,
 )
 from scalewise.datasets import load_index
@@ -57,10 +58,8 @@ def check_files(requests: Iterable[Request]) -> None:
     for dataset in {repr(cell.dataset): cell.dataset for cell in cells}.values():
         path, root = dataset.arguments.get("path"), dataset.arguments.get("root")
         if path and dataset.target == "scalewise.datasets.text_file.TokenFolder":
-            try:
+            with refuse_as():
                 load_index(Path(path), dataset.arguments.get("corpus"))
-            except DatasetError as error:
-                raise ConfigError(str(error)) from error
         elif dataset.target.startswith("scalewise."):
             _check_there("dataset.path", path or None, "a file")
             _check_there("dataset.root", root or None, "a folder", is_folder=True)
@@ -167,8 +166,10 @@ def check_own_code(requests: Iterable[Request]) -> None:
     asked: dict[str, _Asked] = {}
     new: set[str] = set()
     for one in requests:
-        for key, component in one.cell.components.items():
-            typed = _first_of(_DECIDED_BY.get(key, ()), one.overrides)
+        parts = one.cell.components  # of an experiment file a schedule alone tells that it is meant
+        written = [f"scheduler={parts['scheduler'].name}"] if "scheduler" in parts else []
+        for key, component in parts.items():
+            typed = _first_of(_DECIDED_BY.get(key, ()), [*one.overrides, *written])
             if is_own := component.target == OWN_LOADERS:
                 key, component = "own_loaders", one.cell.model
             # Values are not part of it: trials of a sweeper differ in little else. But the batches
@@ -200,6 +201,8 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
     taken, lines = [], dict[str, None]()
     for one in given:
         cell, known = one.cell, _batches.get(repr(one.cell.data_source))
+        if cell.scheduler is not None:  # one beside a LightningModule was refused by now
+            cell.scheduler.check(cell)
         if known is None:
             if cell.strategy.devices != "auto":
                 cell.per_device_batch_size(cell.strategy.devices)
@@ -216,11 +219,8 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
 
 def _first_of(keys: Sequence[str], overrides: Iterable[str]) -> str:
     """The first override of one of ``keys``, or of what is below it; empty without one."""
-    for override in overrides:
-        key = override.partition("=")[0].lstrip("+~")
-        if any(key == one or key.startswith(f"{one}.") for one in keys):
-            return override
-    return ""
+    begins = tuple(f"{one}." for one in keys)
+    return next((one for one in overrides if f"{key_of(one.lstrip('~'))}.".startswith(begins)), "")
 
 
 def _ask(asked: Sequence[_Asked]) -> None:

@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 
-from scalewise.config import NO_TEST, CellConfig, ConfigError, instantiate
+from scalewise.config import NO_TEST, CellConfig, ConfigError, instantiate, refuse_as
 from scalewise.models import returns_loss
 from scalewise.operations import Operation
 from scalewise.train.callbacks import build_schedule
@@ -36,39 +36,32 @@ def build_module(cell: CellConfig) -> pl.LightningModule:
     A user's own LightningModule stays as it is, any other model is wrapped.
     """
     model = instantiate("model", cell.model)
-    module: pl.LightningModule
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model._target_: {cell.model.target} built a {type(model).__name__}; "
             "allowed: a LightningModule, or an nn.Module with loss(output, target)"
         )
     if isinstance(model, pl.LightningModule):
-        module = model
         if cell.scheduler is not None:
             raise ConfigError(
                 f"scheduler: found {cell.scheduler.component.name} beside model._target_="
                 f"{cell.model.target}, a LightningModule, which builds its own; allowed: none"
             )
-    elif isinstance(model, Operation):
+        return model
+    if isinstance(model, Operation):
         if cell.strategy.kind not in ("single", "ddp"):
             raise ConfigError(
                 f"strategy: found {cell.strategy.name} with model={cell.model.name}, which only "
                 "runs forward; allowed: single, ddp"
             )
-        module = OperationModule(model)
-    else:
-        try:
-            kind = ExperimentModule
-            if returns_loss(model):
-                kind = KeywordModule
-                model.train()  # from_pretrained's is one that predicts, and Lightning keeps that
-            schedule = None
-            if cell.scheduler is not None:
-                schedule = functools.partial(build_schedule, cell.scheduler)
-            module = kind(model, functools.partial(_build_optimizer, cell), schedule)
-        except ValueError as error:
-            raise ConfigError(f"model.{error}") from error
-    return module
+        return OperationModule(model)
+    schedule = functools.partial(build_schedule, cell.scheduler) if cell.scheduler else None
+    with refuse_as("model"):
+        kind = ExperimentModule
+        if returns_loss(model):
+            kind = KeywordModule
+            model.train()  # from_pretrained's is one that predicts, and Lightning keeps that
+        return kind(model, functools.partial(_build_optimizer, cell), schedule)
 
 
 def _build_optimizer(cell: CellConfig, parameters: Any) -> torch.optim.Optimizer:
@@ -98,10 +91,8 @@ chooses one of these before a cell starts."""
 
 def build_strategy(cell: CellConfig, rank: RankContext, module: pl.LightningModule) -> Any:
     """The cell's strategy. Raises ConfigError for what this host cannot do."""
-    try:
+    with refuse_as():
         return BUILDERS[cell.strategy.kind](cell.strategy, Setting(rank, module, cell))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def data_share(cell: CellConfig, rank: RankContext) -> DataShare:
@@ -130,14 +121,12 @@ def build_data(
                 f"{cell.strategy.name}; allowed: a dataset whose batches scalewise shares out"
             )
         return {"datamodule": dataset}
-    try:
+    with refuse_as():
         training = getattr(dataset, "train", dataset)
         validation = getattr(dataset, "validation", None)
         check = getattr(getattr(module, "network", None), "check_data", None)
         if check is not None and hasattr(dataset, "describe"):
             check(dataset.describe())
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     testing = getattr(dataset, "test", None)
     if cell.test and testing is None:
         raise ConfigError(NO_TEST.format(f"{cell.dataset.target} has no test set (.test)"))
@@ -150,7 +139,7 @@ def build_data(
     per_device = cell.per_device_batch_size(world)
     place = (strategy.data_shard(rank.rank, world), strategy.data_shards(world))
     data: dict[str, Any] = {}
-    try:
+    with refuse_as():
         sizes = BatchSizes(cell.shard_batch_sizes(world))
         sampler = GlobalBatchSampler(len(training), sizes, place[0], cell.seed, steps_per_batch)
         data["train_dataloaders"] = make_loader(training, sampler, cell.loader, rank.device.kind)
@@ -161,8 +150,6 @@ def build_data(
             if scored is not None and is_wanted:
                 parts = ShardBatchSampler(len(scored), per_device, *place, strategy.SCORES_TOGETHER)
                 data[key] = make_loader(scored, parts, cell.loader, rank.device.kind)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     return data
 
 

@@ -49,7 +49,7 @@ class OwnFolder(pl.Callback):
         A module of the user's may log any metric while it trains: what misses one is told later.
         """
         no_data, is_epoch = "", self._cell.validation == "epoch"
-        if not self._cell.unscored and trainer.is_global_zero:  # others may have a smaller share
+        if not self._cell.unscored() and trainer.is_global_zero:  # others may have a smaller share
             no_data = note_unscored(trainer, self._recorder, self._cell.data_source.target)
         if is_epoch and self._recorder.brings_optimizer:
             return

@@ -180,10 +180,10 @@ def why_not_logged(error: Exception, cell: CellConfig, missing: Mapping[str, str
     absent = _NOT_LOGGED.search(str(error))
     if absent and absent[1].startswith("train"):
         return "it was not there by then; allowed: a metric that is logged by then"
-    if absent is None or not (cell.unscored or of_validation(absent[1])):
+    if absent is None or not (cell.unscored() or of_validation(absent[1])):
         return ""
     early = "no validation logged it by then; allowed: a metric that is logged, or max_epochs=1"
-    return cell.unscored or missing.get("validation", early)
+    return cell.unscored() or missing.get("validation", early)
 
 
 def _unused_parameters(module: pl.LightningModule, sweep: Path) -> str:

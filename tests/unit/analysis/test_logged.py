@@ -156,6 +156,11 @@ def test_which_search_found_the_best_value_is_told_first(tmp_path: Path) -> None
         first, *_ = side_by_side((a, b), [])
         assert (first.title[0], "so far" in first.title) == (best, is_open)
         assert first.texts[0].startswith(f"{best} net single x1 width=")
+    uneven = [*specs[:3], *(replace(one, batch_size=32) for one in specs[3:])]
+    wider = analyse(accuracies(tmp_path / "w", uneven, (0.8, 0.82, 0.81, 0.4, 0.41, 0.4)))
+    assert lines_of(wider, "metrics")[3].endswith("wide is the best, after unequal samples.")
+    first, *_ = side_by_side((low, wider), [])
+    assert first.title == "B found the best val/acc, after unequal samples"
     invalid = replace(high, invalid=dict.fromkeys((c.config_id for c in high.measured), ()))
     assert side_by_side((low, invalid), [])[0].title == "Folders"
 
@@ -187,15 +192,12 @@ def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path:
     specs = [replace(one, config={**one.config, **asked}) for one in (WIDE, NARROW)]
     for objective, ranked in (("val/accuracy", 0), ("val/acc", 1)):
         asked["sweep"]["objective"] = objective
-        write_sweep(tmp_path / objective, specs)
-        for number in range(2):
-            log(tmp_path / objective, f"00{number}-*", {"val/acc": 0.5 + number / 8})
-        said = answers(analyse(load_sweep(tmp_path / objective))).texts
+        said = answers(analyse(accuracies(tmp_path / objective, specs, (0.5, 0.625)))).texts
         assert sum(line.startswith("By val/acc") for line in said) == ranked
         assert sum(line.endswith(": run seed=1,2,3.") for line in said) == ranked
         assert sum(line.startswith("Run: scalewise resume ") for line in said) == ranked
         vain = [line for line in said if "sweep.objective=val/accuracy" in line]
-        assert [line.endswith("allowed: val/acc.") for line in vain] == [True] * (1 - ranked)
+        assert [line.endswith("allowed: val/acc, b.") for line in vain] == [True] * (1 - ranked)
 
 
 def accuracies(path: Path, specs: Sequence[Spec], values: Sequence[float]) -> Sweep:

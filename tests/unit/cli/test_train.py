@@ -81,7 +81,7 @@ def optuna() -> None:
 def test_what_optuna_would_trip_over_is_one_line(
     argument: str, message: str, optuna: None, train: Train
 ) -> None:
-    status, errors = train("-m", "hydra/sweeper=optuna", argument)
+    status, errors = train("-m", "hydra/sweeper=optuna", *shlex.split(argument))
     said = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert (status, len(said)) == (2, 1), errors
     assert message in said[0]

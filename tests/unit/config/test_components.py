@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
+from fakes.requests import composed
 from scalewise.config import (
     Component,
     ConfigError,
@@ -29,6 +30,7 @@ from scalewise.config.components import component_of, load_target
 from scalewise.models import TrainableModel
 from scalewise.operations import Operation
 from scalewise.records import build, to_plain
+from scalewise.train.build import build_module
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -37,16 +39,8 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-def composed(*overrides: str) -> dict[str, Any]:
-    """What Hydra makes of these groups, resolved."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        plain = OmegaConf.to_container(compose(overrides=list(overrides)), resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
-
-
 def component(key: str, option: str) -> Component:
-    group = composed(f"+{key}={option}")[key]
+    group = composed(f"{key}={option}")[key]
     return component_of(key, {k: v for k, v in group.items() if k != "loader"})
 
 
@@ -71,7 +65,7 @@ def test_dataset_builds_and_its_loader_is_valid(option: str) -> None:
         with pytest.raises(ConfigError, match=r"^dataset\.path: found null; .*dataset\.path=F"):
             instantiate("dataset", found)
         found = replace(found, arguments={**found.arguments, "path": "given"})
-    assert build(LoaderConfig, composed(f"+dataset={option}")["dataset"]["loader"])
+    assert build(LoaderConfig, composed(f"dataset={option}")["dataset"]["loader"])
     data = instantiate("dataset", found)
     own = option == "own_loaders"  # whose samples the model has
     assert own or (callable(data.describe) and {"train", "validation"} <= {*dir(data)})
@@ -103,7 +97,7 @@ def test_what_is_left_out_in_python_is_what_the_option_says(group: str, option: 
     ],
 )  # fmt: skip
 def test_data_take_sizes_from_the_model(model: str, dataset: str, key: str, expected: int) -> None:
-    assert composed(f"+model={model}", f"+dataset={dataset}")["dataset"][key] == expected
+    assert composed(f"model={model}", f"dataset={dataset}")["dataset"][key] == expected
 
 
 @pytest.mark.parametrize("option", options("optimizer"))
@@ -125,7 +119,7 @@ def test_optimizer_makes_a_step_downhill(option: str) -> None:
 
 @pytest.mark.parametrize("option", options("hardware"))
 def test_hardware_profile_is_valid_and_sourced(option: str) -> None:
-    config = build(HardwareConfig, composed(f"+hardware={option}")["hardware"])
+    config = build(HardwareConfig, composed(f"hardware={option}")["hardware"])
     assert config.name == option and (config.memory_gib is None) == (config.peak is None)
     for figure in filter(None, (config.peak, config.price)):
         assert figure.source and figure.date[:2] == "20"
@@ -151,8 +145,8 @@ def test_a_gpu_finds_its_own_profile() -> None:
 
 
 def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> None:
-    assert build(HardwareConfig, composed("+hardware=pcie")["hardware"]).nccl_environment() == {}
-    seed = build(HardwareConfig, composed("+hardware=seed000")["hardware"])
+    assert build(HardwareConfig, composed("hardware=pcie")["hardware"]).nccl_environment() == {}
+    seed = build(HardwareConfig, composed("hardware=seed000")["hardware"])
     assert seed.nccl_environment()["NCCL_BUFFSIZE"] == "33554432"
     assert "NCCL_NTHREADS" not in seed.nccl_environment()
     assert seed.memory_cap_gib == 12.0
@@ -181,6 +175,9 @@ def test_what_others_refuse_is_no_setting(tmp_path: Path, monkeypatch: pytest.Mo
         "from scalewise.config.errors import require\n"
         "def make(): raise ValueError('no data here')\n"
         "def wide(): require('width', 65, False, 'a multiple of 2')\n"
+        "class Net(__import__('torch').nn.Module):\n"
+        "    forward = loss = print\n"
+        "    def metrics(self): raise ValueError('no such task')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as refused:
@@ -193,6 +190,8 @@ def test_what_others_refuse_is_no_setting(tmp_path: Path, monkeypatch: pytest.Mo
     assert ending_of(refused.value, 0).cause == "config", "a class of ours refuses it"
     with pytest.raises(ConfigError, match=r"^optimizer: Invalid learning rate: -1"):
         instantiate("optimizer", Component("torch.optim.SGD", "sgd", {"lr": -1}), params=[])
+    with pytest.raises(ConfigError, match=r"^model: no such task$"):
+        build_module(Mock(model=Component("hers.Net", "own", {})))
 
 
 def test_classes_among_arguments_are_built_as_by_hydra(monkeypatch: pytest.MonkeyPatch) -> None:

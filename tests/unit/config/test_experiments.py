@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from fakes.requests import asked, composer
+from fakes.requests import asked, composed
 from scalewise.config import ConfigError, build_cell, conf_dir, first_line, in_one_line
 from scalewise.records import RecordError
 from scalewise.sweep import combinations, sweep_folder
@@ -87,7 +87,7 @@ _REQUIRED = ("name", "kind", "lightning", "matmul_tf32", "candidates")
     "strategy", ["auto", "ddp", "fsdp", "local_sgd", "pipeline", "single", "task_parallel"]
 )
 def test_a_key_that_is_left_out_has_the_value_that_its_option_says(strategy: str) -> None:
-    plain = composer().plain([f"strategy={strategy}"], 0)
+    plain = composed(f"strategy={strategy}")
     cell = build_cell(plain)
     for name in ("execution", "hardware", "measure", "monitor", "precision", "profile", "strategy",
                  "sweep"):  # fmt: skip

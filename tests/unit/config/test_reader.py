@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import operator
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import pytest
 from omegaconf import OmegaConf
 
-from fakes.requests import asked, composer
+from fakes.requests import asked, composed
 from scalewise.config import (
     Component,
     ConfigError,
@@ -40,11 +39,6 @@ class HasLength(Protocol):
     def __len__(self) -> int: ...
 
 
-@functools.cache
-def composed(*overrides: str) -> dict[str, Any]:
-    return composer().plain(overrides, 0)
-
-
 REFUSED = tomllib.loads(Path(__file__).with_name("refused.toml").read_text())
 LONG = {
     f"sweep.hang_timeout_s={'9' * 400}": "float_type",
@@ -54,7 +48,7 @@ LONG = {
 
 def with_value(groups: list[str], key: str, value: Any) -> dict[str, Any]:
     """What is composed of these groups, with another value of one key."""
-    plain = copy.deepcopy(composed(*groups))
+    plain = composed(*groups)
     *path, last = key.split(".")
     functools.reduce(operator.getitem, path, plain)[last] = value
     return plain
@@ -235,6 +229,6 @@ def test_arguments_of_a_class_of_ones_own_need_no_plus() -> None:
     typed = ["model._target_=mine.Net", "model.width=8", "optimizer.lr=0.1", "strategy.x=1"]
     opened = open_keys(typed)
     assert [text.startswith("++") for text in opened] == [True, True, False, True]
-    assert (as_typed(opened), composer().plain(typed[:2], 0)["model"]["width"]) == (typed, 8)
+    assert (as_typed(opened), composed(*typed[:2])["model"]["width"]) == (typed, 8)
     swept = ["model=gru,lstm", "model.hidden=8", "dataset=[a,b]", "dataset.rows=1"]
     assert open_keys(swept) == [swept[0], f"++{swept[1]}", *swept[2:]]

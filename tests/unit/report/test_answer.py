@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
 
 from fakes.kept_sweep import NAMES, RESULTS, analysis_of, kept
 from fakes.recorded import DDP, STEADY_3, Spec, analysed, crowd, edit_ranks, repeats, write_sweep
+from fakes.requests import asked
 from fakes.sections import printed
 from scalewise.analysis import Analysis, LostTime, analyse, estimate, load_sweep, number
 from scalewise.analysis.comparability import Difference
 from scalewise.analysis.remedies import find_remedies, is_refused
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.overrides import words_of
-from scalewise.config import ConfigError, conf_dir, resolve
+from scalewise.config import ConfigError
 from scalewise.host import rows
 from scalewise.records import UNCOUNTED
 from scalewise.report import box, plots, report_sections
@@ -119,18 +119,15 @@ def test_the_command_to_paste_has_each_key_once_and_none_of_another_option(
 
 @pytest.mark.parametrize(
     ("strategy", "override", "refused"),
-    [
-        ("fsdp", "execution=cudagraph", True), ("ddp", "execution=cudagraph", False),
-        ("fsdp", "strategy.compression=bf16", True), ("ddp", "strategy.compression=bf16", False),
-        ("ddp", "max_steps=1", True),
-    ],
+    [("fsdp", "execution=cudagraph", True), ("ddp", "execution=cudagraph", False),
+     ("fsdp", "strategy.compression=bf16", True), ("ddp", "strategy.compression=bf16", False),
+     ("ddp", "max_steps=1", True),
+     ("ddp model._target_=mine.Net dataset=tabular scheduler=step", "execution=cudagraph", True)],
 )  # fmt: skip
 def test_a_setting_that_would_be_refused_is_not_offered(
     tmp_path: Path, strategy: str, override: str, refused: bool
 ) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        composed = compose(config_name="config", overrides=[f"strategy={strategy}"])
-    found = analysed(tmp_path, Spec(config=resolve(composed)))
+    found = analysed(tmp_path, Spec(config=asked(*f"strategy={strategy}".split()).plain))
     assert is_refused(found.measured[0], override) is refused
 
 

@@ -11,14 +11,12 @@ from hydra import compose, initialize
 from hydra.errors import HydraException
 
 from fakes.recorded import RecordedCell, finish, plan_sweep
-from fakes.requests import asked
-from fakes.requests import composer as shared_composer
+from fakes.requests import asked, composer
 from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.gpu import HostMismatch
 from scalewise.host import SOURCE_SHA256, identity, running_code
 from scalewise.records import PROTOCOL, CellFolder, PlannedCell, SweepFolder, SweepPlan
 from scalewise.sweep import Cell, resume
-from scalewise.sweep.compose import Composer
 from scalewise.sweep.plan import plan, request
 from scalewise.sweep.preflight import Cluster, ThisHost
 from scalewise.sweep.preview import preview
@@ -28,11 +26,6 @@ from scalewise.sweep.resume import Selection, differing, planned_repeats, refuse
 def test_programs_of_others_keep_the_sweeper_of_hydra() -> None:
     with initialize(version_base=None):
         assert compose(return_hydra_config=True).hydra.sweeper._target_.endswith(".BasicSweeper")
-
-
-@pytest.fixture(scope="module")
-def composer() -> Composer:
-    return shared_composer()
 
 
 @pytest.mark.parametrize(
@@ -47,38 +40,36 @@ def composer() -> Composer:
         ("batch_size=7", "+model.note=${batch_size}", "~seed", "++model={width: 8}"),
     ],
 )
-def test_a_job_is_composed_as_hydra_does_it(composer: Composer, overrides: tuple[str, ...]) -> None:
-    expected = resolve(composer.compose(overrides))
-    assert composer.plain(overrides, 0) == expected
-    assert composer.plain(overrides, 1) == expected, "an earlier job must not show in a later one"
+def test_a_job_is_composed_as_hydra_does_it(overrides: tuple[str, ...]) -> None:
+    expected = resolve(composer().compose(overrides))
+    assert composer().plain(overrides, 0) == expected
+    assert composer().plain(overrides, 1) == expected, "an earlier job must not show in a later one"
 
 
 @pytest.mark.parametrize(
     ("words", "key"), [(("experiment=agnews_base",), "max_epochs"), (("seed=3",), None)]
 )
-def test_the_keys_that_an_experiment_sets_are_known(
-    composer: Composer, words: tuple[str, ...], key: str | None
-) -> None:
-    composer.plain(words, 0)
-    found = composer.written(words)
+def test_keys_that_an_experiment_sets_are_known(words: tuple[str, ...], key: str | None) -> None:
+    composer().plain(words, 0)
+    found = composer().written(words)
     assert key in found if key else found == ()
 
 
 @pytest.mark.parametrize("wrong", ["sede=3", "model.widht.x=3", "+seed=3", "model=nonesuch"])
-def test_what_hydra_refuses_is_refused(composer: Composer, wrong: str) -> None:
+def test_what_hydra_refuses_is_refused(wrong: str) -> None:
     with pytest.raises(HydraException):
-        composer.plain((wrong,), 0)
+        composer().plain((wrong,), 0)
 
 
 def test_hydra_composes_once_for_all_cells_of_the_same_groups(
-    composer: Composer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choices = (("model=medium", "model=large"), ("strategy=single", "strategy=ddp"))
     # Seeds first: each cell then has other groups than the one before.
     jobs = list(itertools.product([f"seed={seed}" for seed in range(50)], *choices, ("repeats=1",)))
-    composed = Mock(wraps=composer.compose)
-    monkeypatch.setattr(composer, "compose", composed)
-    cells = plan([request(job, composer.plain(job, 0)) for job in jobs], 0)
+    composed = Mock(wraps=composer().compose)
+    monkeypatch.setattr(composer(), "compose", composed)
+    cells = plan([request(job, composer().plain(job, 0)) for job in jobs], 0)
     selection = Selection(tuple(cells), frozenset())
     lines, _ = preview(SweepFolder(tmp_path), selection, Cluster(), False)
     assert lines[-2] == "200 cells: 0 done, 200 to run"

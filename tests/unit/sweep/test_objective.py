@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import pytest
+from omegaconf import OmegaConf
 
 from fakes.recorded import RecordedCell, plan_sweep, rank_summary
 from fakes.requests import asked
@@ -16,6 +17,7 @@ from scalewise.config.errors import failure_kind
 from scalewise.records import CellFolder, Ending, RankSummary, RehearsalRecord
 from scalewise.supervisor.supervisor import Supervisor
 from scalewise.sweep import memory_advice
+from scalewise.sweep.launcher import _check_objective
 from scalewise.sweep.running_cells import measure_objective
 
 
@@ -51,6 +53,12 @@ def test_the_objective_is_of_all_ranks_and_one_not_measured_is_said_once(tmp_pat
     for was_reported, shown in ((False, pytest.approx(320.0)), (True, None)):
         _, *both = measure_objective(done, "id-done", "val_accuracy", was_reported=was_reported)
         assert both == [0.9, shown]
+
+
+def test_what_a_script_or_module_may_log_itself_is_no_search_in_vain() -> None:
+    of_script = "experiment=script script.command=ls sweep.objective=val_loss"
+    of_module = "model._target_=mine.Net dataset=tabular validation=never sweep.objective=val/acc"
+    _check_objective(OmegaConf.create(), [asked(*one.split()) for one in (of_script, of_module)])
 
 
 @pytest.mark.parametrize("objective", ["train_loss", "f1", "global_samples_per_s"])

@@ -202,6 +202,12 @@ def test_a_lightning_module_takes_no_optimizer(mine: Path) -> None:
     given = asked("lit.Derived", "optimizer=sgd", optimizer={"_target_": "torch.optim.Adam"})
     assert refusal(given).endswith("an argument for it: model.optimizer._target_=VALUE")
     check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])
+    in_file = asked("lit.Derived", "seed=3")
+    in_file.cell.components["scheduler"] = OURS
+    assert refusal(in_file).startswith("scheduler: found scheduler=any beside model._target_=lit")
+    words = ("model._target_=lit.Derived", "dataset._target_=loud.make", "scheduler=cosine")
+    with pytest.raises(ConfigError, match=r"^scheduler: found scheduler=cosine beside model\."):
+        take_own_batches([composed(*words)])  # before the length that a schedule of ours needs
 
 
 def test_a_class_of_the_other_lightning_is_told_what_to_import(mine: Path) -> None:
@@ -245,12 +251,9 @@ def data_module(*overrides: str, **arguments: Any) -> Request:
 
 @pytest.mark.parametrize(
     ("typed", "given"),
-    [
-        ("batch_size=256", {}),
-        ("dataset.loader.num_workers=2", {}),
-        ("batch_size=256", {"batch_size": 8}),
-    ],
-)
+    [("batch_size=256", {}), ("dataset.loader.num_workers=2", {}),
+     ("batch_size=256", {"batch_size": 8})],
+)  # fmt: skip
 def test_what_a_data_module_decides_itself_is_refused_beside_it(
     data: None, typed: str, given: dict[str, int]
 ) -> None:
@@ -328,11 +331,9 @@ def request(target: str, **arguments: Any) -> Any:
 
 
 def test_what_is_there_passes_and_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
-    there = tmp_path / "there.csv"
-    there.touch()
-    mine = request("mine.Data", path="gone.csv")
-    check_files([request("scalewise.datasets.X", path=str(there)), mine])
-    check_files([request("scalewise.datasets.X", path=None)])
+    (there := tmp_path / "there.csv").touch()
+    check_files([request("scalewise.datasets.X", path=path) for path in (str(there), None)])
+    check_files([request("mine.Data", path="gone.csv")])
 
 
 def test_what_cannot_be_read_is_refused_and_not_waited_for(tmp_path: Path) -> None:

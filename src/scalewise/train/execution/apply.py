@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from scalewise.config import CellConfig, ConfigError, PrecisionConfig
+from scalewise.config import CellConfig, PrecisionConfig, refuse_as
 from scalewise.records import ExecutionRecord
 from scalewise.train.execution.module import ExperimentModule, KeywordModule
 from scalewise.train.execution.replay import ReplayedSteps
@@ -39,10 +39,8 @@ class Execution:
         """Change the module before a Trainer sees it. Raises ConfigError."""
         if self._config.activation_checkpointing:
             network = getattr(module, "network", module)
-            try:
+            with refuse_as():
                 self._details["checkpointed_blocks"] = checkpoint_blocks(network)
-            except ValueError as error:
-                raise ConfigError(str(error)) from error
         if self._config.kind == "cudagraph":
             self._obstacle = self._known_obstacle(module)
         self._compiles = self._config.compiles and self._obstacle is None

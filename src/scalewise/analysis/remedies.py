@@ -64,9 +64,7 @@ class Remedies:
     untried_work: Remedy | None
 
 
-Where = Literal[
-    "automatic steps", "half pays", "GPUs", "free cores", "several devices", "spinning", "divided"
-]  # fmt: skip
+Where = Literal["automatic steps", "half pays", "GPUs", "cores", "several", "spinning", "divided"]
 
 
 @dataclass(frozen=True)
@@ -167,10 +165,8 @@ def _ways(config: Configuration, kind: str, loss: LostTime | None = None) -> Ite
     holds: Mapping[Where, Callable[[], bool]] = {
         "half pays": lambda: loss is not None and _halving_pays(config, loss),
         "GPUs": lambda: not config.is_cpu,
-        "free cores": lambda: (
-            not (config.is_cpu and len(config.rank_summaries[0].device.cores) == 1)
-        ),
-        "several devices": lambda: config.devices != 1,
+        "cores": lambda: not config.is_cpu or len(config.rank_summaries[0].device.cores) != 1,
+        "several": lambda: config.devices != 1,
         "divided": lambda: config.hides_collectives,
         "automatic steps": lambda: not _optimizes_by_hand(config),
         "spinning": lambda: _has_spinning_threads(config),

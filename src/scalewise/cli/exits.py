@@ -93,7 +93,7 @@ def explain(error: BaseException) -> str | None:
         key, _, value = str(error.override).partition("=")
         if not value.isascii() and not re.search(r"['\"\\[{(,$`]", value):
             return f"{key}: found {value!r} without quotes of its own; allowed: \"{key}='{value}'\""
-        return f"{error.override}: {in_one_line(error)}"
+        return f"{key}: found {value!r}; allowed: one value, A,B or [A,B], other signs quoted"
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
         said = in_one_line(error)

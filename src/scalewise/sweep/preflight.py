@@ -208,6 +208,9 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
                 cell.per_device_batch_size(cell.strategy.devices)
             taken.append(one)
             continue
+        if "scaling=strong" in one.overrides:
+            found = f"scaling: found strong with {cell.data_source.target}, whose batches are those"
+            raise ConfigError(f"{found} of a device; allowed: weak, or an nn.Module and a Dataset")
         plain, (batch, _) = {**one.plain, "scaling": "weak"}, known
         if isinstance(batch, int):
             plain["batch_size"] = batch

@@ -57,8 +57,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(words: list[str]) -> None:
 def test_output_without_room_is_one_line(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = scalewise_process(words, full.fileno())
-    assert done.returncode == Exit.NOT_SHOWN
-    assert done.stderr == "error: No space left on device\n"
+    assert (done.returncode, done.stderr) == (Exit.NOT_SHOWN, "error: No space left on device\n")
 
 
 def test_help_loads_nothing_that_takes_long() -> None:

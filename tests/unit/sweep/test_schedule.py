@@ -53,8 +53,7 @@ def test_a_host_is_filled_with_what_fits_in_the_order_of_the_plan() -> None:
 
 def test_a_narrow_cell_fills_what_a_wider_one_of_its_round_cannot_use() -> None:
     wide, narrow = Waits("wide", 8, 0), Waits("narrow", 1, 0)
-    assert starts_now([wide, narrow], 4) == ["narrow"]
-    assert starts_now([wide, narrow], 0) == ["wide"]
+    assert (starts_now([wide, narrow], 4), starts_now([wide, narrow], 0)) == (["narrow"], ["wide"])
 
 
 def test_the_next_round_waits_until_all_of_this_one_have_started() -> None:

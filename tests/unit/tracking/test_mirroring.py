@@ -248,8 +248,7 @@ def test_a_retry_is_another_run(bench: Bench) -> None:
     failed, retried = runs["alpha"], runs["alpha try 2"]
     assert failed.info.run_id != retried.info.run_id
     assert failed.summary is not None and retried.summary is not None
-    assert failed.summary.state == "failed"
-    assert failed.summary.config["outcome"]["cause"] == "oom"
+    assert (failed.summary.state, failed.summary.config["outcome"]["cause"]) == ("failed", "oom")
     assert len(failed.rows) + 1 == first.expected_rows()
     assert len(retried.rows) + 1 == second.expected_rows()
 

@@ -267,10 +267,10 @@ def rehearsed(analysis: Analysis) -> Section:
 
 
 def rehearsals_in_brief(analysis: Analysis) -> Iterator[str]:
-    """A line for each, and one on what all of them miss."""
+    """A line for each, and one on what all figures of them miss."""
     yield from map(str, analysis.rehearsals)
     yield from map(_from_which_size, by_size(analysis.rehearsals))
-    if analysis.rehearsals:
+    if any(one.shown for one in analysis.rehearsals):
         yield NOTES["rehearsed"]
 
 

@@ -64,7 +64,7 @@ class ScriptSteps:
         """Steps whose models were given another number than loaders gave, less those alike."""
         self._last_unlike: tuple[int, int] | None = None
         self._counts_fetched = True
-        """Whether models alone do not tell the samples: nothing counts, or several optimizers."""
+        """Whether the models of the step before were given nothing that could be counted."""
         self._scored = False
         """Whether a model was run in this step without being trained."""
         self.divides = True
@@ -189,8 +189,6 @@ class ScriptSteps:
             if not self._counts_fetched:
                 untimed, self.unseen = True, 1
         elif self._fetched:
-            if self._fetched < fed <= len(self.optimizers) * self._fetched:
-                samples = fed = self._fetched  # on which each optimizer stepped, in turn
             self._unlike += 1 if fed != self._fetched else -1
             if fed != self._fetched:
                 self._last_unlike = fed, self._fetched
@@ -199,8 +197,7 @@ class ScriptSteps:
             self._timer.samples += 1  # over which its losses are drawn
         self._last, self._scored = None, False
         self._fetched = self._batch = 0
-        self._counts_fetched = not fed or len(self.optimizers) > 1
-        self.divides = self._timer.clock.divides
+        self._counts_fetched, self.divides = not fed, self._timer.clock.divides
         self._fed.clear()
         self._on_step()
 

@@ -172,14 +172,6 @@ def test_a_loader_that_gave_other_samples_than_counted_is_told(
     assert (len(script.steps), script.moments.fed_unlike_fetched) == (len(calls), said)
 
 
-@pytest.mark.parametrize("divides", [True, False])
-def test_a_batch_that_two_optimizers_step_on_counts_once(script: Script, divides: bool) -> None:
-    script.timer.clock.divides = divides
-    script.do("fetch step:64:1 step:64:2 " * 4)
-    known = 64 if divides else 128  # once the second has stepped, what is fetched is counted
-    assert [samples for _, samples, _ in script.steps] == [64, known, 64, 64]
-
-
 def test_a_second_optimizer_takes_over_where_the_first_retires(script: Script) -> None:
     script.do("optimize:1 " + "forward optimize:2 " * 150)
     assert len(script.steps) > 40

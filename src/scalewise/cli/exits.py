@@ -93,7 +93,10 @@ def explain(error: BaseException) -> str | None:
         key, _, value = str(error.override).partition("=")
         if not value.isascii() and not re.search(r"['\"\\[{(,$`]", value):
             return f"{key}: found {value!r} without quotes of its own; allowed: \"{key}='{value}'\""
-        return f"{key}: found {value!r}; allowed: one value, A,B or [A,B], other signs quoted"
+        _, called, why = in_one_line(error).partition(" while evaluating ")
+        if called:  # a function of Hydra's, as interval(1,9), says what it wants
+            return f"{error.override}: {why}"
+        return f"{key_of(key)}: found {value!r}; allowed: one value, A,B or [A,B], others in quotes"
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
         said = in_one_line(error)

@@ -21,7 +21,7 @@ from pydantic_core import SchemaError
 
 from scalewise.config.errors import ConfigError, refuse_as
 from scalewise.config.script import key_of
-from scalewise.records import build, closest, convert
+from scalewise.records import DataError, build, closest, convert
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 """A share that is not the whole."""
@@ -209,8 +209,9 @@ def bind(
         if name in named:
             if name in hints and next(nested("", value), None) is None:
                 try:
-                    with refuse_as():
-                        convert(hints[name], value, f"{key}.{name}")
+                    convert(hints[name], value, f"{key}.{name}")
+                except DataError as error:
+                    raise ConfigError(str(error)) from error
                 except (PydanticUserError, SchemaError, TypeError):
                     continue  # an annotation that only a type checker understands
         elif not open_ended:

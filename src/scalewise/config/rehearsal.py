@@ -141,7 +141,8 @@ def _link_of(gpus: str, key: str) -> Link:
         if plain.get("gpu") and plain["gpu"] in gpus:
             return build(RehearseConfig, plain, "rehearse").link(gpus)
     named = " or ".join(f"{key}{name}" for name, plain in known.items() if plain.get("points"))
-    raise ConfigError(f"rehearse: no link of {gpus} is known; allowed: {named}")
+    own = f"{key}doctor with a record of this host (rehearse.record=FOLDER)"
+    raise ConfigError(f"rehearse: no link of {gpus} is known; allowed: {named} or {own}")
 
 
 def _examined(path: str) -> Link:

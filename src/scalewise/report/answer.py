@@ -500,10 +500,8 @@ def _found(analysis: Analysis) -> Iterator[str | Line]:
         yield f"{finding.severity}: {finding.text}"
     found = remark_lines(analysis)
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]
-    undone = (
-        f"{one.first.text} {one.often}".rstrip() for one in found if one.first.code in _UNDONE
-    )
-    yield from (f"{text[0].upper()}{text[1:]}." for text in undone)
+    undone = [one for one in found if one.first.code in _UNDONE]
+    yield from (_sentence(f"{one.first.text} {one.often}".strip()) for one in undone)
     if found:
         verb = "is" if len(found) == 1 else "are"
         count = f"{len(found)} {plural(len(found), 'remark')} {verb} in the report."

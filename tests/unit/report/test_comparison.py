@@ -134,7 +134,7 @@ def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     assert f"samples/s: A ddp x2 wins by {step_ms(Spec()) / step_ms(DDP):.2f}x" in said
     assert "what differs: code" in said and "--out" not in said
     assert "peak memory: no winner, A single x1 and A ddp x2 are equal." in said
-    assert ", fp32, 128 samples a step: for time take A ddp x2;" in " ".join(said.split())
+    assert ", 128 samples a step: for time take A ddp x2; for cost take " in " ".join(said.split())
     assert "large ddp x2: slower: 0.50" in said
     assert main(["compare", before, sweep(tmp_path / "d", model={"name": "m"}, k=1, m=2)]) == 0
     assert "\ncomparison.json of --out FOLDER has every field" in capsys.readouterr().out

@@ -304,7 +304,8 @@ def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
     told = ("64 samples a device", "20 samples a device", "not checked, FileNotFoundError: x.pt")
     assert lines == [f"batch size: given by data.Data: {one} (scaling=weak)" for one in told]
     with pytest.raises(ConfigError, match=r"^scaling: found strong with data\.Data, .*: weak, or"):
-        take_own_batches([data_module("scaling=strong")])
+        take_own_batches([data_module("scaling=weak", "++scaling=strong")])
+    assert take_own_batches([data_module("scaling=strong", "sweep.resume=x")]), "as it once ran"
 
 
 @pytest.mark.parametrize(

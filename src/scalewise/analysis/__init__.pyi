@@ -130,7 +130,7 @@ from .table import rows as rows
 from .table import shown_on as shown_on
 from .validity import invalid_ranks as invalid_ranks
 from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
-from .verdict import duration as duration
 from .verdict import more_runs as more_runs
 from .verdict import outliers as outliers
+from .verdict import rounded_duration as rounded_duration
 from .verdict import way_to_get as way_to_get

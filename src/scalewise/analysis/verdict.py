@@ -168,11 +168,11 @@ def more_runs(ratio: RatioEstimate, edge: float, cap: int | None = None) -> int 
 
 
 def _runs_words(more: int, how: str, round_s: float | None) -> str:
-    time = "" if round_s is None else f", {duration(more * round_s)}"
+    time = "" if round_s is None else f", {rounded_duration(more * round_s)}"
     return f"{how} {more} more run{'s' if more > 1 else ''} of each{time}"
 
 
-def duration(seconds: float) -> str:
+def rounded_duration(seconds: float) -> str:
     """To one figure that says how long to wait."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= 1.5 * size:

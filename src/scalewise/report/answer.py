@@ -24,7 +24,6 @@ from scalewise.analysis import (
     changes_samples,
     count_range,
     count_set_aside,
-    duration,
     estimate,
     factor,
     grouped,
@@ -33,6 +32,7 @@ from scalewise.analysis import (
     number,
     rank,
     rate_ratio,
+    rounded_duration,
     samples_per_s,
     times,
     way_to_get,
@@ -153,9 +153,10 @@ def _block(
         few = told.verdict == "undecided" and min(pair.speedup.n) < VERDICT_RUNS
         lost = _sentence(lost_words(analysis.budgets.get(config.config_id), short=True))
         cause, sides = _cause(analysis, pair), {config.config_id, pair.single.config_id}
-        hit = any(one.first.code == "disturbed" and sides & one.about for one in found)
+        own = [one for one in found if sides & one.about]
+        hit = any(one.first.code == "disturbed" for one in own)
         asked = "" if few or (told.verdict == "undecided" and (cause or hit)) else _asked(pair)
-        rest = [one for one in found if not cause or one.first.code != "contention"]
+        rest = [one for one in own if not cause or one.first.code != "contention"]
         said += [Line(text) for text in (cause, asked, lost, next_step(analysis, pair)) if text]
         said += _doubt(rest, pair)
     return Lines(tuple(said[:_MOST_LINES]), "answer")
@@ -310,7 +311,7 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
 def _took(*pairs: Pair) -> str:
     """``2 min``: all runs of both sides, one after the other."""
     cells = {c.path: c for p in pairs for side in (p.multi, p.single) for c in side.cells}
-    return duration(sum(one.result.elapsed_s for one in cells.values() if one.result))
+    return rounded_duration(sum(one.result.elapsed_s for one in cells.values() if one.result))
 
 
 def _deed(analysis: Analysis, what: Remedy) -> str:
@@ -354,9 +355,8 @@ def _commands(analysis: Analysis) -> Iterator[str]:
 
 
 def _doubt(found: Sequence[RemarkLine], pair: Pair) -> Iterator[Line]:
-    """The gravest about either side, of all runs before of some; the report has all."""
-    sides = {pair.multi.config_id, pair.single.config_id}
-    own = [one for one in found if sides & one.about and one.gravity != "note"]
+    """The gravest of those found, of all runs before of some; the report has all."""
+    own = [one for one in found if one.gravity != "note"]
     own.sort(key=lambda one: one.gravity == "doubt" and one.often != "")
     more = f"; {len(own[1:])} more reported" if own[1:] else ""
     for one in own[:1]:

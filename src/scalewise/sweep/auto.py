@@ -230,7 +230,7 @@ def next_rounds(
             for cell in [make_cell(one_seed, repeat) for one_seed in own]
         }
         # One more than a verdict needs: on a host that others share, any number may not count.
-        is_needed = one.runs < FEWEST_ADAPTIVE_REPEATS >= first
+        is_needed = one.runs < FEWEST_ADAPTIVE_REPEATS and first <= FEWEST_ADAPTIVE_REPEATS
         if is_needed or fits((needed | more).values()):
             needed |= more
         else:

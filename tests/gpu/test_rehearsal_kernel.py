@@ -20,17 +20,18 @@ def occupied(through_host: bool) -> tuple[float, float]:
     from scalewise.train.rehearsal_kernel import Occupation
 
     one = Occupation(torch.device("cuda", 0), 24, through_host)
+    stream = torch.cuda.current_stream()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(20):
-        one.last(MS, MOVED / 2)
+        one.last(one.plan(MS, MOVED / 2), stream)
     end.record()
     end.synchronize()
     one._target.zero_()
     one._source.fill_(1)
     torch.cuda.synchronize()
     # Over a link of its own pace it moves more while it waits; its host's memory is slow enough.
-    one.last(MS if through_host else 0.001, MOVED / 2)
+    one.last(one.plan(MS if through_host else 0.001, MOVED / 2), stream)
     torch.cuda.synchronize()
     return begin.elapsed_time(end) / 20, 8 * float(one._target.sum())
 

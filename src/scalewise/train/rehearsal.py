@@ -9,6 +9,7 @@ thread sleeps: gloo's own work for a reduction is missing, so no times of it cou
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -24,7 +25,6 @@ from torch.futures import Future
 
 from scalewise.config import ConfigError, Link
 from scalewise.records import Collective, bus_factor
-from scalewise.train.recording import on_stream
 from scalewise.train.torch_internals import let_find, work_of_future
 
 BACKEND = "rehearsal"
@@ -69,13 +69,17 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
     pg_name = group_name
 
     def _after(self, kind: Collective, result: Any, size_bytes: int, copy: _Copy = None) -> Any:
+        return self._clock.work(result, self._plan(kind, size_bytes), copy)
+
+    @functools.cache  # noqa: B019 (there is one group, for as long as its process)
+    def _plan(self, kind: Collective, size_bytes: int) -> Any:
         ranks = self._size
         moved_bytes = size_bytes * bus_factor(kind, ranks)
         if not self._link.through_host:
             # A ring of N reads and writes 3N-2 parts in memory for the 2N-2 that it sends: of two
             # steps with each of the others, the first adds what came in to its own.
             moved_bytes *= (3 * ranks - 2) / (2 * ranks - 2)
-        return self._clock.work(result, self._link.ms(kind, size_bytes, ranks), moved_bytes, copy)
+        return self._clock.plan(self._link.ms(kind, size_bytes, ranks), moved_bytes)
 
     def allreduce(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
         return self._after("all_reduce", tensors, _bytes(tensors))
@@ -94,8 +98,8 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
         return self._after("all_gather", outputs, sum(map(_bytes, outputs)))
 
     def _allgather_base(self, output: Tensor, own: Tensor, opts: object = None) -> Any:
-        parts = output.view(self._size, -1)
-        copy = partial(parts.copy_, own.reshape(1, -1).expand_as(parts))
+        parts = (self._size, *own.shape)
+        copy = partial(output.view(parts).copy_, own.expand(parts))
         return self._after("all_gather", [output], output.nbytes, copy)
 
     all_gather_single = _allgather_base
@@ -109,7 +113,7 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
         return self._after("reduce_scatter", outputs, sum(map(_bytes, inputs)))
 
     def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: object = None) -> Any:
-        own = whole.reshape(self._size, -1)[self._rank].view_as(output)
+        own = whole.reshape(self._size, *output.shape)[self._rank]
         return self._after("reduce_scatter", [output], whole.nbytes, partial(output.copy_, own))
 
     reduce_scatter_single = _reduce_scatter_base
@@ -151,27 +155,44 @@ class _GpuClock:
         self._device = device
         self._stream = torch.cuda.Stream(device, priority=-1)
         self._ready, self._one_by_one = torch.cuda.Event(), threading.Lock()
-        self._last = rehearsal_kernel.Occupation(device, link.blocks, link.through_host).last
-        self._token = torch.zeros(1, device=device)
+        kernel = rehearsal_kernel.Occupation(device, link.blocks, link.through_host)
+        self.plan, self._last = kernel.plan, kernel.last
 
-    def work(self, result: Any, ms: float, moved_bytes: float, copy: _Copy) -> Any:
-        current = torch.cuda.current_stream(self._device)
-        with self._one_by_one:
-            self._ready.record(current)
-            self._ready.wait(self._stream)
-        torch.cuda.set_stream(self._stream)
+    def work(self, result: Any, plan: Any, copy: _Copy) -> Any:
+        stream, current = self._stream, torch.cuda.current_stream(self._device)
+        self._let_wait_for(current)
+        self._last(plan, stream)
+        if copy is not None:
+            copy()  # on the caller's stream, meanwhile: a link's time has writing in it
+            self._let_wait_for(current)
+            return _Arrival(stream.record_event(), self._device)
+        torch.cuda.set_stream(stream)
         try:
-            self._last(ms, moved_bytes)
-            if copy is not None:
-                with on_stream(current):  # meanwhile: a link's time has writing in it
-                    copy()
-                self._stream.wait_stream(current)
-                result = self._token  # whoever waits for a result keeps its memory, NCCL does not
             future: Any = Future(devices=[self._device])
             future.set_result(result)  # whoever waits for it waits for this stream
         finally:
             torch.cuda.set_stream(current)
         return work_of_future(future)
+
+    def _let_wait_for(self, current: torch.cuda.Stream) -> None:
+        with self._one_by_one:
+            self._ready.record(current)
+            self._ready.wait(self._stream)
+
+
+class _Arrival(dist.Work):
+    """Work that is done at an event: cheaper than a future, and like NCCL's it keeps no result."""
+
+    def __init__(self, event: torch.cuda.Event, device: torch.device) -> None:
+        super().__init__()
+        self._event, self._device = event, device
+
+    def is_completed(self) -> bool:
+        return bool(self._event.query())
+
+    def wait(self, timeout: object = None) -> bool:
+        self._event.wait(torch.cuda.current_stream(self._device))
+        return True
 
 
 class _CpuClock:
@@ -181,7 +202,10 @@ class _CpuClock:
         self._link = ThreadPoolExecutor(max_workers=1)
         self._free_at = 0.0
 
-    def work(self, result: Any, ms: float, moved_bytes: float, copy: _Copy) -> Any:
+    def plan(self, ms: float, moved_bytes: float) -> float:
+        return ms
+
+    def work(self, result: Any, ms: float, copy: _Copy) -> Any:
         if copy is not None:
             copy()
         future: Any = Future()

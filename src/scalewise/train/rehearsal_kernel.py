@@ -52,20 +52,24 @@ class Occupation:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         tiles = _ELEMENTS // (_TILE * self._blocks)
         begin.record()
-        self.last(0.001, 4 * _ELEMENTS)
+        self.last(self.plan(0.001, 4 * _ELEMENTS), torch.cuda.current_stream())
         end.record()
         end.synchronize()
         return tiles / float(begin.elapsed_time(end))
 
-    def last(self, ms: float, moved_bytes: float) -> None:
-        """Occupy the current stream for ``ms``: longer where compute beside it slows its memory.
+    def plan(self, ms: float, moved_bytes: float) -> tuple[Any, ...]:
+        """What to launch for ``ms``, or longer where compute beside it slows its memory.
 
         ``moved_bytes`` are read, and as many written, in even parts of that time. A part that was
         late is not caught up with, since no link is faster than in ``ms``.
         """
         moved = min(moved_bytes / (4 * _TILE * self._blocks), self._tiles_per_ms * ms)
         tiles = max(1, round(moved))
-        self._launch(self._source, self._target, _ELEMENTS, tiles, ms * 1e6 / tiles, *self._fixed)
+        return (self._source, self._target, _ELEMENTS, tiles, ms * 1e6 / tiles, *self._fixed)
+
+    def last(self, plan: tuple[Any, ...], stream: torch.cuda.Stream) -> None:
+        """Occupy ``stream`` as planned."""
+        self._launch(*plan, stream=stream.cuda_stream)
 
 
 @triton.jit

@@ -70,7 +70,7 @@ def test_memory_moves_what_a_ring_of_all_ranks_would_move(size: int, moved_bytes
     group = RehearsedGroup(0, RANKS, link, torch.device("cpu"))
     group._clock = Mock()
     group.allreduce([torch.zeros(100), torch.zeros(100)])
-    assert group._clock.work.call_args.args[1:] == (MS, moved_bytes, None)
+    assert group._clock.plan.call_args.args == (MS, moved_bytes)
 
 
 @pytest.mark.usefixtures("group")
@@ -111,7 +111,7 @@ class Seen(torch.nn.Linear):
 def test_fsdp_takes_its_path_and_sees_only_written_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten rows in parts of three, the last one of padding; new memory is full of NaN."""
     asked = []
-    monkeypatch.setattr(Link, "ms", lambda link, *one: asked.append(one) or 0.0)
+    monkeypatch.setattr(RehearsedGroup, "_plan", lambda group, *one: asked.append(one) or 0.0)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     model = torch.nn.Sequential(Seen(6, 10), torch.nn.Linear(10, 2, bias=False))
     for part in (model[0], model):
@@ -132,7 +132,7 @@ def test_fsdp_takes_its_path_and_sees_only_written_memory(monkeypatch: pytest.Mo
     first, last = 4 * 12 * (6 + 1), 4 * 4 * 10
     step = [("all_gather", last), ("all_gather", first), ("all_gather", first)]
     step += [("reduce_scatter", last), ("reduce_scatter", first)]
-    assert sorted(asked) == sorted((*one, RANKS) for one in 2 * step)
+    assert sorted(asked) == sorted(2 * step)
 
 
 @pytest.mark.usefixtures("group")

@@ -86,7 +86,7 @@ def answers(analysis: Analysis) -> Section:
     )
     whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
     rest = (to_mend, to_decide, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
-            _stopped, rehearsals_in_brief, _found)  # fmt: skip
+            _scaling, _stopped, rehearsals_in_brief, _found)  # fmt: skip
     return section(
         "answer",
         "Answer",
@@ -136,6 +136,11 @@ def _legend(analysis: Analysis) -> Iterator[str]:
             f"x is over one device ({interval}{count_range(runs)} {plural(max(runs), 'run')}); "
             "cost is of a sample; ms are of a step."
         )
+
+
+def _scaling(analysis: Analysis) -> Iterator[str]:
+    if any(p.multi.global_batch != p.single.global_batch for p in analysis.pairs if not p.invalid):
+        yield "Scaling is weak: N devices take N times the samples a step; x is of samples/s."
 
 
 def _block(

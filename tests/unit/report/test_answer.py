@@ -68,6 +68,12 @@ def test_a_gain_names_no_samples_where_nobody_counted_them() -> None:
     assert "wins back up to" in said and "samples" not in said
 
 
+@pytest.mark.parametrize(("name", "weak"), [("cpu2_matrix", 0), ("h200x2_medium_cudagraph", 1)])
+def test_of_weak_scaling_it_says_that_steps_differ(name: str, weak: int) -> None:
+    said = answers(analysis_of(kept(name))).texts
+    assert sum(text.startswith("Scaling is weak: ") for text in said) == weak
+
+
 def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
     assert rows("a figure of one, another of two (and more).", 24) == [
         "a figure of one,", "  another of two", "  (and more).",

@@ -534,7 +534,7 @@ class RecordedCell:
         self._series.append(now, samples, 0.1)
 
     def alert(self, alert: Alert) -> None:
-        self._series.alert(alert)
+        self._series.tell("alert", alert)
 
     def expected_rows(self) -> int:
         """Rows a tracker must hold once the cell has ended with a result.

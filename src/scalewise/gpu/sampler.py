@@ -127,7 +127,7 @@ class SeriesRecorder:
     def accept(self, reading: Reading) -> None:
         """Record a reading and its events, with the alerts that they give rise to."""
         for device in reading.new:
-            self._write(DeviceSeriesWriter.add_device, device)
+            self._write(DeviceSeriesWriter.tell, "device", device)
         for uuid, events in reading.events.items():
             for event in events:
                 self.note(event.text)
@@ -142,13 +142,14 @@ class SeriesRecorder:
             self.note(fault)
         for metric in [metric for metric in reading.unavailable if metric not in self._said]:
             self._said.add(metric)
-            self._write(DeviceSeriesWriter.unavailable, metric, reading.unavailable[metric])
+            found = {metric: reading.unavailable[metric]}
+            self._write(DeviceSeriesWriter.tell, "unavailable", found)
 
     def note(self, problem: str) -> None:
         """Record a problem in words; the same words once."""
         if problem not in self._said:
             self._said.add(problem)
-            self._write(DeviceSeriesWriter.note, problem)
+            self._write(DeviceSeriesWriter.tell, "problem", problem)
 
     def note_hang(self, problem: str) -> None:
         """From another thread, while the sampler's is within the driver: the record ends here."""
@@ -163,7 +164,7 @@ class SeriesRecorder:
 
     def _alert(self, alerts: Iterable[Alert]) -> None:
         for alert in alerts:
-            self._write(DeviceSeriesWriter.alert, alert)
+            self._write(DeviceSeriesWriter.tell, "alert", alert)
 
     def _write(self, write: Callable[..., None], *arguments: object) -> None:
         """End the record at the first write that fails."""

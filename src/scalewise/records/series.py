@@ -154,21 +154,13 @@ class DeviceSeriesWriter(LineWriter):
         rows = [{k: v for k, v in one.items() if v is not None} for one in plain]
         self.write({"time": when, "cost_ms": cost_ms, "devices": rows})
 
-    def add_device(self, device: SampledDevice) -> None:
-        """A device that was not there when the header was written (a process started late)."""
-        self.write({"time": time.time(), "device": to_plain(device)})
+    def tell(self, what: Literal["device", "problem", "alert", "unavailable"], told: Any) -> None:
+        """Write one thing between two samples: what the header could not know yet.
 
-    def note(self, problem: str) -> None:
-        """Record in words something that happened to the series (a device was lost, ...)."""
-        self.write({"time": time.time(), "problem": problem})
-
-    def alert(self, alert: Alert) -> None:
-        """Record a condition that a person should look at."""
-        self.write({"time": alert.time, "alert": to_plain(alert)})
-
-    def unavailable(self, metric: str, reason: str) -> None:
-        """Record that a metric stopped being available after the header was written."""
-        self.write({"time": time.time(), "unavailable": {metric: reason}})
+        A device that came late, a problem in words, a condition that a person should look at, or
+        why a metric is no longer read, by its name.
+        """
+        self.write({"time": time.time(), what: to_plain(told)})
 
 
 def read_device_series(path: Path) -> DeviceSeries:

@@ -107,9 +107,9 @@ def test_device_samples_come_back_with_what_happened_to_them(tmp_path: Path) -> 
         path, "host", "nvml", 1.0, (records.SampledDevice("GPU-0", 0, "a"),)
     )
     writer.append(1.0, {"GPU-0": records.DeviceSample("GPU-0", 50.0, throttle_reasons=())}, 0.1)
-    writer.add_device(records.SampledDevice("GPU-1", 1, "b"))
-    writer.note("GPU-0 is lost")
-    writer.unavailable("energy_j", "timed out")
+    writer.tell("device", records.SampledDevice("GPU-1", 1, "b"))
+    writer.tell("problem", "GPU-0 is lost")
+    writer.tell("unavailable", {"energy_j": "timed out"})
     writer.append(2.0, {"GPU-1": records.DeviceSample("GPU-1", 60.0)}, None)
     writer.close()
     with path.open("ab") as file:

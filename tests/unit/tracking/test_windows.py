@@ -244,7 +244,7 @@ def rows(
     with closing(DeviceSeriesWriter(path / "a", "host", source, 1.0, devices)) as writer:
         for when, readings in samples:
             writer.append(when, {s.id: s for s in readings}, 0.1)
-        writer.note("a GPU was lost")
+        writer.tell("problem", "a GPU was lost")
     lines = [json.loads(line) for line in (path / "a").read_text().splitlines()]
     found = map(DeviceRows(1.0, label).row, [*lines, *more])
     return [row for row in found if isinstance(row, tuple)]

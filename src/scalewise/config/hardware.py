@@ -6,7 +6,6 @@ Prices are of the report and not of the run: one measurement can be held against
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ import yaml
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from scalewise.config.errors import ConfigError, refuse_as, require
-from scalewise.records import DeviceInfo, build, closest, convert
+from scalewise.records import DeviceInfo, build, closest, convert, words_beside
 
 
 @dataclass(frozen=True)
@@ -207,9 +206,7 @@ def cpu_devices(config: HardwareConfig, usable_cores: Sequence[int]) -> list[tup
 
 _IMAGE_LABELS: Final = ("NCCL_VERSION",)
 """Names that NVIDIA's images put into the environment beside settings: NCCL reads none."""
-_LEGAL: Final[Mapping[str, str]] = tomllib.loads(
-    Path(__file__).with_name("nccl.toml").read_text(encoding="utf-8")
-)
+_LEGAL: Final = words_beside(__file__, dict[str, str], "nccl.toml")
 _LISTS: Final = ("NCCL_ALGO", "NCCL_PROTO")
 """Take ``a,b`` or ``^a``, for all collectives or as ``allreduce:a;broadcast:b``."""
 

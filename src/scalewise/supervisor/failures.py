@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from scalewise.records import (
     load_or_none,
     open_plain,
     read_heartbeat,
+    words_beside,
 )
 from scalewise.supervisor.job import Job
 from scalewise.supervisor.ranks import RankProcess, Ranks
@@ -212,7 +212,7 @@ def name_memory_kill(ending: Ending, before: int | None, now: int | None) -> End
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})
 """Others, SIGSEGV and SIGABRT among them, are faults of the program: they come back."""
-_PASSING: Any = tomllib.loads(Path(__file__).with_name("passing.toml").read_text(encoding="utf-8"))
+_PASSING = words_beside(__file__, dict[Cause, Any], "passing.toml")
 """Faults that another try may mend, by cause."""
 
 
@@ -220,8 +220,7 @@ def outside_cause(text: str) -> Cause | None:
     """The passing fault that an error message names; None for any other."""
     for cause, fault in _PASSING.items():
         if any(re.search(words, text, re.IGNORECASE) for words in fault["says"]):
-            named: Cause = cause
-            return named
+            return cause
     return None
 
 

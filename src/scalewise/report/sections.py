@@ -181,14 +181,8 @@ def section(key: str, title: str, *blocks: Block) -> Section:
 
 def _is_filled(block: Block) -> bool:
     match block:
-        case Table():
-            return bool(block.rows)
-        case Lines():
-            return bool(block.lines)
-        case Picture():
-            return True
-        case _:
-            return bool(block.text)
+        case Table(rows=held) | Lines(lines=held) | Picture(held) | Note(held) | Verbatim(held):
+            return bool(held)
 
 
 def by_text(found: Iterable[tuple[str, str]], noun: str = "cell") -> list[str]:

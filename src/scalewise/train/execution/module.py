@@ -44,7 +44,7 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
         self._loss: Callable[[Tensor, Tensor], Tensor] | None = getattr(network, "loss", None)
         self.validation_loss = MeanMetric()
         make_metrics = getattr(network, "metrics", None)
-        self.validation_metrics: MetricCollection | None = make_metrics() if make_metrics else None
+        self.validation_metrics = make_metrics() if make_metrics else MetricCollection({})
 
     def forward(self, x: Tensor) -> Any:
         return self.network(x)
@@ -74,8 +74,7 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
         assert self._loss is not None
         # Weighted by samples, so that a short last batch counts for what it is.
         self.validation_loss.update(self._loss(output, target), weight=len(target))
-        if self.validation_metrics is not None:
-            self.validation_metrics.update(output, target)
+        self.validation_metrics.update(output, target)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         self.validation_step(batch, batch_idx)
@@ -88,13 +87,10 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
 
     def _log_scores(self, of: str) -> None:
         # compute() gathers the states of all ranks; every rank then holds the same values.
-        values = {f"{of}_loss": self.validation_loss.compute()}
+        scores = {"loss": self.validation_loss.compute(), **self.validation_metrics.compute()}
         self.validation_loss.reset()
-        if self.validation_metrics is not None:
-            computed = self.validation_metrics.compute()
-            values |= {f"{of}_{name}": value for name, value in computed.items()}
-            self.validation_metrics.reset()
-        self.log_dict(values, sync_dist=True)
+        self.validation_metrics.reset()
+        self.log_dict({f"{of}_{name}": score for name, score in scores.items()}, sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         optimizer = self._optimizer(held_parameters(self.network))

@@ -220,9 +220,7 @@ class Engine:
         except HostMismatch as mismatch:
             if alone:
                 raise ConfigError(str(mismatch)) from None
-            folder.save_config(cell.request.plain)
             self._refuse(cell, Ending("skipped", "host", str(mismatch)))
-            return
         folder.save_config(cell.request.plain)
 
     def _queue(self, cell: Cell) -> None:

@@ -326,16 +326,15 @@ def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
     number_format = _FORMATS.get(str(named(run.cell.config or {}, "precision")))
     missing: dict[str, str] = {}
 
-    def against(peak: Peak, known: Callable[[], tuple[float, str]]) -> Mfu:
+    def against(peak: Peak, known: Callable[..., tuple[float, str]], *more: object) -> Mfu:
         achieved = _achieved_tflops(run)
-        rate, source = known()
+        rate, source = known(run, number_format, *more)
         return Mfu(peak, achieved / rate, achieved, rate, source)
 
-    peaks: Mapping[Peak, Callable[[], tuple[float, str]]] = {
-        "data sheet": lambda: _data_sheet(run, number_format),
-        "measured GEMM": lambda: _measured(run, number_format, doctor),
-    }
-    found = [take(missing, peak, against, peak, known) for peak, known in peaks.items()]
+    found = (
+        take(missing, "data sheet", against, "data sheet", _data_sheet),
+        take(missing, "measured GEMM", against, "measured GEMM", _measured, doctor),
+    )
     return MfuResult(tuple(one for one in found if one is not None), missing)
 
 

@@ -202,8 +202,7 @@ class CellRecorder(pl.Callback):
         if self._heartbeat is not None:
             self._heartbeat.beat(self.steps.steps, self.steps.samples)
 
-    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        self.on_validation_batch_end(*args, **kwargs)
+    on_test_batch_end = on_validation_batch_end
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.append_logged(trainer)

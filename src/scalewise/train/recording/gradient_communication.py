@@ -70,7 +70,7 @@ class GradientWatch:
             return
         self._model = model
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._any)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._heard)  # type: ignore[no-untyped-call]
             for parameter in model.parameters()
             if parameter.requires_grad
         ]
@@ -104,9 +104,8 @@ class GradientWatch:
         if self._passes <= _LEARNED_AFTER:
             self.repeat()
         if self._passes == _LEARNED_AFTER:
-            for handle in self._handles:
-                handle.remove()
-            last = latest.register_post_accumulate_grad_hook(self._last)  # type: ignore[no-untyped-call]
+            self.leave()
+            last = latest.register_post_accumulate_grad_hook(self._heard)  # type: ignore[no-untyped-call]
             self._handles = [last]
         if self._passes >= _LEARNED_AFTER:
             assert self._model is not None
@@ -130,19 +129,15 @@ class GradientWatch:
             "gradients", self._rounds / timed_steps, payload_bytes / timed_steps
         )
 
-    def _any(self, parameter: Tensor) -> None:
-        assert self._model is not None
-        if self._model.require_backward_grad_sync:
-            self._latest = parameter
-            self._ready()
-
-    def _last(self, parameter: Tensor) -> None:
+    def _heard(self, parameter: Tensor) -> None:
+        """A parameter has its gradient; the last one, once that is the only one listened to."""
         assert self._model is not None
         # Not where gradients are only gathered (no_sync): nothing is reduced after this pass.
         if self._model.require_backward_grad_sync:
             self._ready()
             self._latest = parameter
-            self.repeat()
+            if self._passes >= _LEARNED_AFTER:
+                self.repeat()
 
     def _listening(self, hook: GradientHook) -> CommHook:
         """``hook``, counted, and a word when the last bucket of a backward pass is ready."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, takewhile
 from typing import Any, TypeVar
 
 from scalewise.gpu.metrics import GPM_METRICS, MEANINGS, GpmGroup, core_group, slow_group
@@ -288,14 +288,11 @@ class Nvml:
         return direct or min(len(active), len(self._active_links(b)))
 
     def _active_links(self, handle: Any) -> list[int]:
-        active = []
-        for link in range(self.api.NVML_NVLINK_MAX_LINKS):
-            state = self._known(self.api.nvmlDeviceGetNvLinkState, handle, link)
-            if state is None:  # link numbers end where the device's links do
-                break
-            if state:
-                active.append(link)
-        return active
+        links = range(self.api.NVML_NVLINK_MAX_LINKS)
+        states = (self._known(self.api.nvmlDeviceGetNvLinkState, handle, link) for link in links)
+        # Link numbers end where the device's links do.
+        there = takewhile(lambda state: state is not None, states)
+        return [link for link, state in enumerate(there) if state]
 
     def _known(self, question: Callable[..., Any], *arguments: Any) -> Any:
         """The answer; None where device or driver has no such thing. Raises NVML's other errors."""
@@ -314,6 +311,4 @@ def words(error: Any) -> str:
 
 def _cores(mask: Sequence[int]) -> tuple[int, ...]:
     """The set bits of NVML's CPU mask, 64 cores a word."""
-    return tuple(
-        64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1
-    )
+    return tuple(core for core in range(64 * len(mask)) if mask[core // 64] >> core % 64 & 1)

@@ -272,16 +272,13 @@ def data_identity(arguments: Mapping[str, Any], base: Path | None = None) -> dic
     """
     found: dict[str, str] = {}
     for name, value in sorted(arguments.items()):
-        if not isinstance(value, str) or not value:
-            continue
-        try:
-            path = (base or Path()) / value
-            if path.is_dir():
-                path /= _INDEX
-            if path.is_file():
-                found[name] = _told_of_data(path)
-        except (OSError, ValueError):  # ValueError: a text with a NUL is no path
-            continue
+        if isinstance(value, str) and value:
+            with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL is in no path
+                path = (base or Path()) / value
+                if path.is_dir():
+                    path /= _INDEX
+                if path.is_file():
+                    found[name] = _told_of_data(path)
     return found
 
 

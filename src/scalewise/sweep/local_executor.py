@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import psutil
@@ -200,11 +201,9 @@ class LocalExecutor(Executor[LocalCell]):
 def _began_freshly(folder: SweepFolder) -> bool:
     """Whether the first cell that an earlier run of the sweep finished is not a fork."""
     for planned, cell in folder.cells() if folder.plan_path.exists() else ():
-        try:
+        with suppress(RecordError):  # it has no result, or compares with nothing
             if cell.load_result(planned.cell_id):
                 return cell.load_provenance().started != "forked"
-        except RecordError:
-            continue  # it has no result, or compares with nothing
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,35 +32,28 @@ def make_capturable(optimizer: torch.optim.Optimizer) -> str | None:
     return None
 
 
-class HostState:
+def host_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Values that Python keeps between steps: plain ones of modules and optimizer, host tensors."""
+    found: dict[str, Any] = {}
+    for name, part in module.named_modules():
+        of = f"of {name or 'the module'}"
+        found |= {f"{type(part).__name__}.{k} {of}": value for k, value in vars(part).items()}
+    kind, device = type(optimizer).__name__, optimizer.param_groups[0]["params"][0].device
+    found |= {f"{kind}.{key}": value for key, value in vars(optimizer).items()}
+    # Every parameter's state is of one kind.
+    for key, value in next(iter(optimizer.state.values()), {}).items():
+        on_host = isinstance(value, Tensor) and value.device.type != device.type
+        single = on_host and value.numel() == 1
+        found[f"{kind}'s state {key!r}"] = value.item() if single else value
+    return {name: one for name, one in found.items() if isinstance(one, (bool, int, float))}
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._module = module
-        self._optimizer = optimizer
-        self._device_kind = optimizer.param_groups[0]["params"][0].device.type
-        self._before = self._values()
 
-    def change(self) -> str | None:
-        """The first value that has changed since this was made, in words; None if none has."""
-        for name, value in self._values().items():
-            if name not in self._before or self._before[name] != value:
-                return f"{name} changes in each step and is kept in Python or in host memory"
-        return None
-
-    def _values(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, part in self._module.named_modules():
-            of = f"of {name or 'the module'}"
-            found |= {f"{type(part).__name__}.{k} {of}": value for k, value in vars(part).items()}
-        kind = type(self._optimizer).__name__
-        found |= {f"{kind}.{key}": value for key, value in vars(self._optimizer).items()}
-        # Every parameter's state is of one kind.
-        for key, value in next(iter(self._optimizer.state.values()), {}).items():
-            on_host = isinstance(value, Tensor) and value.device.type != self._device_kind
-            single = on_host and value.numel() == 1
-            found[f"{kind}'s state {key!r}"] = value.item() if single else value
-        return {name: one for name, one in found.items() if isinstance(one, (bool, int, float))}
+def state_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first value that is another one ``now``, or new, in words; None if none is."""
+    for name, value in now.items():
+        if name not in before or before[name] != value:
+            return f"{name} changes in each step and is kept in Python or in host memory"
+    return None
 
 
 Batch = Sequence[Tensor]
@@ -156,7 +149,6 @@ class CapturedStep:
 
     def __init__(self, step: StepFunction, batch: Batch, graph: CudaGraph) -> None:
         self._inputs = [part.clone() for part in batch]
-        self._graph = graph
         self._replay = graph.replay
         self._shapes = [part.shape for part in batch]
         self.loss = graph.capture(lambda: step(self._inputs).detach())

@@ -17,8 +17,9 @@ from scalewise.train.execution.cudagraph import (
     CapturedStep,
     CaptureError,
     CudaCapture,
-    HostState,
+    host_state,
     make_capturable,
+    state_change,
 )
 from scalewise.train.execution.fast_loop import LeanSteps
 from scalewise.train.rank import gathered
@@ -153,7 +154,8 @@ class ReplayedSteps(LeanSteps):
 
     def _watched_step(self, part: Batch, number: int) -> dict[str, Any]:
         """An eager step that shows whether it waits for the device or changes what Python keeps."""
-        before = HostState(self.trainer.lightning_module, self.trainer.optimizers[0])
+        holders = self.trainer.lightning_module, self.trainer.optimizers[0]
+        before = host_state(*holders)
         output: dict[str, Any] = {}
 
         def step() -> Tensor:
@@ -162,7 +164,7 @@ class ReplayedSteps(LeanSteps):
             return loss
 
         _, reason = self._device.watch(step)
-        self._agree(reason or before.change())
+        self._agree(reason or state_change(before, host_state(*holders)))
         return output
 
     def _capture(self, part: Batch) -> None:

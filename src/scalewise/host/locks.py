@@ -59,13 +59,9 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor: int | None = None
+        self.descriptors: tuple[int, ...] = ()
+        """Of the lock: a process that inherits one holds it, too. Empty while it is free."""
         _LOCKS.add(self)
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """Descriptors of the lock: a process that inherits one holds it, too. None while free."""
-        return () if self._descriptor is None else (self._descriptor,)
 
     def holder(self) -> str:
         """What its holder has written into the file of a lock that another has; may be empty."""
@@ -76,7 +72,7 @@ class FileLock:
 
         Raises OSError if the file cannot be opened.
         """
-        if self._descriptor is not None:
+        if self.descriptors:
             return True
         # No link: where others can write the folder, it may lead to any file of this user.
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -85,7 +81,7 @@ class FileLock:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        self._descriptor = descriptor
+        self.descriptors = (descriptor,)
         if holder:
             with suppress(OSError):  # a full disk: who waits is told less
                 os.truncate(descriptor, 0)
@@ -93,9 +89,9 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = ()
 
 
 _LOCKS: weakref.WeakSet[FileLock] = weakref.WeakSet()

@@ -157,15 +157,10 @@ def _lateness(config: Configuration, limit: Regime) -> float:
     """GPUs meet in each step, so the slowest counts. A host's queue of work bridges a late step."""
     figures = [figures_of(run.cell) for run in config.runs if run.throughput]
     late = [each.lateness if limit == "GPU" else each.host_lateness for each in figures]
-    at_cap = limit == "GPU" and _is_at_cap_over_fast_link(config)
+    link, capped = _link(config), config.mean_of_devices("power_capped_share") or 0.0
+    over_fast_link = isinstance(link, Link) and not link.through_host
+    at_cap = limit == "GPU" and over_fast_link and capped >= 0.5
     return geometric_mean(late or [1.0]) * (LINKED_AT_CAP if at_cap else 1.0)
-
-
-def _is_at_cap_over_fast_link(config: Configuration) -> bool:
-    link, capped = _link(config), config.mean_of_devices("power_capped_share")
-    if isinstance(link, str) or capped is None:
-        return False
-    return capped >= 0.5 and not link.through_host
 
 
 def _link(config: Configuration) -> Link | str:

@@ -155,10 +155,9 @@ class GpmGroup:
         self._api.nvmlGpmSampleGet(self._handle, self._new)
         first, self._taken_at = self._taken_at is None, now
         self._old, self._new = self._new, self._old
-        return ({}, {}) if first else self._evaluate(earlier=self._new, later=self._old)
-
-    def _evaluate(self, earlier: Any, later: Any) -> tuple[dict[str, float], dict[str, int]]:
-        self._query.sample1, self._query.sample2 = earlier, later
+        if first:
+            return {}, {}
+        self._query.sample1, self._query.sample2 = self._new, self._old  # the earlier one first
         self._api.nvmlGpmMetricsGet(self._query)
         values: dict[str, float] = {}
         missing: dict[str, int] = {}

@@ -35,6 +35,8 @@ class PipelineSteps(LeanSteps):
 
     def __init__(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
         super().__init__(trainer, recorder)
+        assert isinstance(trainer.strategy, PipelineStrategy)
+        self._strategy = trainer.strategy
         self._schedule: Any = None
         self._arguments: dict[str, Any] = {}
 
@@ -87,12 +89,6 @@ class PipelineSteps(LeanSteps):
             return result
 
         return timed
-
-    @property
-    def _strategy(self) -> PipelineStrategy:
-        strategy = self.trainer.strategy
-        assert isinstance(strategy, PipelineStrategy)
-        return strategy
 
 
 class Ties:

@@ -403,15 +403,13 @@ def find_alternatives(
                 taken |= {c.config_id for c in others}
     found: list[Alternative] = []
     for baseline in (c for c in singles if c.config_id not in taken):
-        rows = []
         for pair in (p for p in sound if p.single.config_id == baseline.config_id):
             what = f"{pair.devices} devices, {pair.multi.name('strategy')}"
             price = returns.get(pair.multi.config_id)
             usd = price.usd if price else None
-            rows.append(Alternative(baseline, what, pair.speedup, usd, pair.multi))
+            found.append(Alternative(baseline, what, pair.speedup, usd, pair.multi))
         for _, fields, others in options[baseline.config_id]:
-            rows += [_measured(baseline, other, fields, owned) for other in others]
-        found += rows
+            found += [_measured(baseline, other, fields, owned) for other in others]
     return tuple(found)
 
 

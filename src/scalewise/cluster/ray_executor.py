@@ -302,9 +302,7 @@ class RayExecutor(Executor[RayCell]):
         gone: tuple[type[Exception], ...] = (KeyError, *cluster.errors)
         try:
             nodes = [known[node_id] for node_id in reservation.nodes()]
-            address = ""
-            if count > 1:
-                address = cluster.get(actors[0].address.remote(), _ADDRESS_S)
+            address = cluster.get(actors[0].address.remote(), _ADDRESS_S) if count > 1 else ""
         except gone:
             for actor in actors:
                 cluster.end(actor)

@@ -111,10 +111,7 @@ def rehearse_absent(
 def first_stage(requests: Iterable[Request]) -> Iterator[Request]:
     """Every request, or in its place what decides it: a short run of each candidate strategy."""
     for one in requests:
-        if isinstance(one.cell.strategy, AutoConfig):
-            yield from _probes(one).values()
-        else:
-            yield one
+        yield from _probes(one).values() if isinstance(one.cell.strategy, AutoConfig) else [one]
 
 
 def describe_later(requests: Sequence[Request]) -> list[str]:

@@ -151,10 +151,8 @@ class WandbRun:
                 continue
             self._rows += 1
             self._last_step = max(self._last_step, row.step)
-            if row.kind == "metrics":
-                axis, at = "step", float(row.step)
-            else:
-                axis, at = "gpu/time", row.time
+            is_step = row.kind == "metrics"
+            axis, at = ("step", float(row.step)) if is_step else ("gpu/time", row.time)
             for key in (axis, *row.values):
                 if key not in self._known:
                     self._known.add(key)

@@ -89,11 +89,9 @@ def _uneven_epochs(
     if beat is None or not in_a_step or outside_cause(error.message) != "peer":
         return ""
     for process in ranks.processes:
-        summary = summaries[process.rank]
         # A rank whose fit ended as it should may still be closing.
-        if summary is None or process.exit_code not in (None, 0):
-            continue
-        if summary.steps_completed <= beat.step:
+        summary = summaries[process.rank] if process.exit_code in (None, 0) else None
+        if summary is not None and summary.steps_completed <= beat.step:
             return (
                 f"rank {process.rank} had ended its epoch after {summary.steps_completed:,} steps "
                 f"while rank {rank} went on: epochs differ in length; "

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
 from scalewise.gpu.nvml import GpuDevice, Nvml, NvmlUnavailable, open_nvml
@@ -91,7 +91,7 @@ def gpu_slots(gpus: Sequence[GpuDevice], cores: Sequence[int]) -> tuple[DeviceIn
 
 
 @dataclass(frozen=True)
-class Lease:
+class Lease(AbstractContextManager["Lease"]):
     """Devices that belong to one job until it is released and its last process has ended."""
 
     slots: tuple[DeviceInfo, ...]
@@ -105,9 +105,6 @@ class Lease:
     def release(self) -> None:
         for lock in self.locks:
             lock.release()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -6,6 +6,7 @@ NVML's error codes are told apart in :class:`Nvml` and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, takewhile
@@ -85,7 +86,7 @@ def open_nvml() -> Nvml:
     return nvml
 
 
-class Nvml:
+class Nvml(AbstractContextManager["Nvml"]):
     """An initialised NVML. One thread at a time; call :meth:`close` when done.
 
     An error is one of three things:
@@ -113,9 +114,6 @@ class Nvml:
         self._core = core_group(api)
         self._slow = slow_group(api)
         self._gpm: dict[str, GpmGroup] = {}
-
-    def __enter__(self) -> Nvml:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

@@ -57,13 +57,11 @@ class AutoConfig(StrategyConfig):
 
     def plain(self) -> dict[str, dict[str, Any]]:
         """Each candidate's settings as plain data, on as many devices as were asked for."""
-        settled = {}
-        for name, settings in self.candidates.items():
-            own = dict(settings)
-            if own.get("kind") != "single" and self.devices != "auto":
-                own["devices"] = self.devices
-            settled[name] = own
-        return settled
+        asked = {} if self.devices == "auto" else {"devices": self.devices}
+        return {
+            name: {**settings, **({} if settings.get("kind") == "single" else asked)}
+            for name, settings in self.candidates.items()
+        }
 
     def built(self) -> dict[str, StrategyConfig]:
         """Each candidate's settings, typed. Raises DataError (a ValueError) for a wrong one."""

@@ -127,12 +127,9 @@ def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, float]:
 
     None has a grade: only the time to the last gradient judges load, and no device tells it.
     """
-    found = {}
-    for name in _BALANCE:
-        values = [getattr(s, name) for s in samples]
-        if len(values) > 1 and None not in values and sum(values) > 0:
-            found[name] = cv_percent(values)
-    return found
+    read = {name: [getattr(s, name) for s in samples] for name in _BALANCE}
+    known = {name: values for name, values in read.items() if None not in values}
+    return {n: cv_percent(v) for n, v in known.items() if len(v) > 1 and sum(v) > 0}
 
 
 def render(frame: Frame, title: str, width: int) -> RenderableType:

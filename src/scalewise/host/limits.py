@@ -56,14 +56,11 @@ def cpu_quota(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
 
 def memory_limit_mib(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     """The smallest memory limit of this process's cgroups in MiB; None if there is none."""
-    limits: list[float] = []
-    for folder in _own_cgroups(cgroup_root):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            text = kernel_text(folder / name)
-            # Version 1 spells "no limit" as a number near 2**63.
-            if text and text != "max" and int(text) < 2**60:
-                limits.append(int(text) / 2**20)
-    return min(limits, default=None)
+    names = ("memory.max", "memory.limit_in_bytes")
+    texts = (kernel_text(folder / name) for folder in _own_cgroups(cgroup_root) for name in names)
+    limits = (int(text) for text in texts if text and text != "max")
+    # Version 1 spells "no limit" as a number near 2**63.
+    return min((limit / 2**20 for limit in limits if limit < 2**60), default=None)
 
 
 def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:

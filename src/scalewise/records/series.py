@@ -212,10 +212,9 @@ def timeline_rows(series: DeviceSeries, most_times: int | None = None) -> Iterat
     With ``most_times`` every n-th time is kept, the last one always, so that no more are left.
     """
     count = len(series.times)
-    every = 1 if most_times is None else -(-count // most_times)
-    for i, (when, samples) in enumerate(zip(series.times, series.samples, strict=True)):
-        if every > 1 and (count - 1 - i) % every:
-            continue
+    every = 1 if most_times is None else max(1, -(-count // most_times))
+    kept = slice((count - 1) % every, None, every)
+    for when, samples in zip(series.times[kept], series.samples[kept], strict=True):
         stamp = datetime.fromtimestamp(when).isoformat(timespec="milliseconds")
         for device in series.devices:
             if device.id in samples:

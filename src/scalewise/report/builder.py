@@ -9,7 +9,6 @@ import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
@@ -263,20 +262,21 @@ def _losses(analysis: Analysis) -> Section:
     shown = [c for c in sorted(shares, key=shares.__getitem__, reverse=True)
              if shares[c] >= WORTH_A_ROW][:_MOST_CAUSES]  # fmt: skip
 
-    def lost_ms(row: tuple[str, LossBudget], cause: LossCause) -> float | None:
-        return row[1].ms(cause)
-
     def rest_ms(row: tuple[str, LossBudget]) -> float:
         named = sum(row[1].ms(cause) or 0.0 for cause in shown)
         return row[1].measured_ms - row[1].first_ms - named
 
     # Of weak and of strong scaling they may differ.
     names = {c: dict.fromkeys(one.words() for _, b in rows if (one := b.loss(c))) for c in shown}
+
+    def lost(cause: LossCause) -> Column:
+        return Column(cause, " or ".join(names[cause]), "ms", lambda row: row[1].ms(cause))
+
     columns = (
         words("configuration", "configuration", itemgetter(0)),
         Column("step", "step", "ms", lambda row: row[1].measured_ms),
         Column("ideal", "ideal", "ms", lambda row: row[1].first_ms),
-        *(Column(c, " or ".join(names[c]), "ms", partial(lost_ms, cause=c)) for c in shown),
+        *map(lost, shown),
         Column("rest", "rest", "ms", rest_ms),
     )
     return section(

@@ -330,12 +330,9 @@ def _doubted_windows(analysis: Analysis) -> dict[str, str]:
 
 def sent(analysis: Analysis) -> Section:
     """Rounds and bytes of an optimizer step as counted, for configurations that counted them."""
-    found = []
-    for config in analysis.measured:
-        result = config.result
-        most = busiest(result.ranks) if result else None
-        if result is not None and most is not None:
-            found.append(f"{config.label}: {_sent_line(most, result.ranks)}")
+    each = [(config.label, config.runs[0].ranks) for config in analysis.measured]
+    counted = ((label, busiest(ranks), ranks) for label, ranks in each)
+    found = (f"{label}: {_sent_line(most, ranks)}" for label, most, ranks in counted if most)
     return section("sent", "What was sent", lines(found))
 
 

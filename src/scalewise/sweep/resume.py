@@ -106,10 +106,8 @@ def is_rerun(planned: PlannedCell, rerun: str | None) -> bool:
 
 def planned_repeats(folder: SweepFolder) -> dict[str, set[int]]:
     """``config_id`` to its repeats that the folder's plan holds, not always from 0 on end."""
-    if not folder.plan_path.exists():
-        return {}
     repeats: dict[str, set[int]] = {}
-    for planned in folder.load_plan().cells:
+    for planned in folder.load_plan().cells if folder.plan_path.exists() else ():
         repeats.setdefault(planned.config_id, set()).add(planned.repeat)
     return repeats
 

@@ -169,9 +169,8 @@ class RankMeans:
             return {}
         rows = [one for _, one in sorted(self._waiting.pop(key).items())]
         found: dict[str, float] = {}
-        for name in rows[0].values:
-            if not all(name in one.values for one in rows):
-                continue
+        shared = [name for name in rows[0].values if all(name in one.values for one in rows)]
+        for name in shared:
             values, weights = [one.values[name] for one in rows], weights_of(name, rows)
             if weights is None and len(set(values)) > 1:
                 continue

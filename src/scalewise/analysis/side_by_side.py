@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from scalewise.analysis.comparability import grouped, grouped_alike
+from scalewise.analysis.comparability import Identity, grouped, grouped_alike
+from scalewise.analysis.configuration import identity_beside
 from scalewise.analysis.cost import usd_per_million_samples
 from scalewise.analysis.ranking import rank
 from scalewise.analysis.run import RUN_FIGURES, Run
@@ -171,13 +172,19 @@ def workloads(analyses: Sequence[Analysis]) -> tuple[Workload, ...]:
         for config in analysis.measured
         if config.config_id not in analysis.invalid and config.values("global_samples_per_s")
     )
-    groups = grouped_alike(entries, lambda one: one.config.identity, _MAY_DIFFER, _HOW_LONG)
+    groups = grouped_alike(entries, _work, _MAY_DIFFER, _HOW_LONG)
     found = []
     for group in (group for group in groups if len(group) > 1):
         trained = [entry for entry in group if not entry.config.is_ceiling]
         winners = (_winner(metric, trained) for metric in (*METRICS, cost_metric(trained)))
         found.append(Workload(tuple(group), tuple(winners)))
     return tuple(found)
+
+
+def _work(entry: Entry) -> Identity:
+    """A script on one device is of either scaling: of that whose baseline it is."""
+    pairs = (p for p in entry.analysis.pairs if p.single.config_id == entry.config.config_id)
+    return identity_beside(entry.config, next((p.multi for p in pairs), entry.config))
 
 
 def sides(count: int) -> list[str]:

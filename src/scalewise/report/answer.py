@@ -248,7 +248,7 @@ def next_step(analysis: Analysis, pair: Pair) -> str:
         # Without all of this loss the devices would pay.
         if found and pair.speedup.value / (1 - found[0].share) >= pair.judgement.wanted:
             return f"Next: {fewer}, or {deed} ({gain})."
-        return f"Next: stay with {fewer}; no single change makes up for it."
+        return f"Next: stay with {fewer} at this batch; no single change makes up for it."
     return f"Next: {deed} (wins back {gain})." if deed else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +65,18 @@ class ByHand(Numbers):
         optimizer.step()
 
 
+class Twice(ByHand):
+    """Two times 5 ms of forward and 5 of backward in each batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        for _ in range(2):
+            time.sleep(0.005)
+            loss = Numbers.training_step(self, batch, batch_idx)
+            loss.register_hook(lambda _: time.sleep(0.005))
+            self.manual_backward(loss)
+            self.optimizers().step()
+
+
 class Scored(Numbers):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         pass
@@ -109,6 +122,12 @@ class Fit:
 
 
 NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+def test_phases_of_manual_optimization_do_not_overlap(tmp_path: Path) -> None:
+    steps = Fit(tmp_path, Twice(), NUMBERS).steps
+    assert all((steps.column(name) >= 10).all() for name in ("forward", "backward"))
+    assert (steps.column("other") >= 0).all()
 
 
 @pytest.mark.parametrize(

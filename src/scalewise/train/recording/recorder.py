@@ -114,7 +114,7 @@ class CellRecorder(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
         if self.steps.clock.divides:
-            self.steps.mark(Mark.BACKWARD_BEGIN)
+            self.steps.clock.begin_backward(not pl_module.automatic_optimization)
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.steps.clock.divides:

@@ -122,6 +122,19 @@ class StepClock:
             self.continue_step()
         self.mark(Mark.FORWARD_BEGIN)
 
+    def begin_backward(self, ends_forward: bool) -> None:
+        """``ends_forward`` where optimization is manual: of that no other mark tells.
+
+        What follows an earlier backward or optimizer step of its batch is a forward of its own.
+        """
+        if ends_forward:
+            ends_ns = self._batch.host_ns
+            if before_ns := ends_ns[_END] or ends_ns[Mark.BACKWARD_END]:
+                self.continue_step()
+                self._batch.host_ns[Mark.FORWARD_BEGIN] = before_ns
+            self.mark(Mark.FORWARD_END)
+        self.mark(Mark.BACKWARD_BEGIN)
+
     def continue_step(self) -> None:
         """Another batch follows before the optimizer steps (gradient accumulation)."""
         self._ends_alone = False

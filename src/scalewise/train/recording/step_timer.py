@@ -78,7 +78,7 @@ class StepTimer:
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.open(trainer.global_rank, trainer.strategy.root_device)
         if self.profile.anatomy:
-            _mark_loop(trainer, self.clock)
+            _mark_loop(trainer, self.clock, module.automatic_optimization)
         else:
             self.missing["phases"] = "profile.anatomy=false: only whole steps were timed"
         if self.watches_gradients:
@@ -239,17 +239,18 @@ def first_shape(batch: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> None:
+def _mark_loop(trainer: pl.Trainer, clock: StepClock, automatic: bool) -> None:
     """Mark the loader, the transfer and ``training_step``, for which Lightning has no hooks.
 
-    The methods are wrapped on the objects of one fit, not on Lightning's classes.
+    Unless optimization is ``automatic``, a ``training_step`` is more than forward. The methods are wrapped on the objects of one fit, not on Lightning's classes.
     """
     loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
     for owner, name, before, after in (
         (loop, "_on_before_fetch", functools.partial(clock.mark, Mark.FETCH_BEGIN), None),
         (loop, "_on_after_fetch", None, Mark.FETCH_END),
         (strategy, "batch_to_device", None, Mark.TRANSFER_END),
-        (strategy, "training_step", clock.begin_forward, Mark.FORWARD_END),
+        (strategy, "training_step", clock.begin_forward, Mark.FORWARD_END if automatic else None),
+        *([] if automatic else [(strategy, "optimizer_step", None, Mark.OPTIMIZER_END)]),
     ):
         setattr(owner, name, _marking(getattr(owner, name), clock, before, after))
 

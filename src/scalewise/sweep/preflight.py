@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,8 @@ def check_own_code(requests: Iterable[Request]) -> None:
     for one in requests:
         parts = one.cell.components  # of an experiment file a schedule alone tells that it is meant
         written = [f"scheduler={parts['scheduler'].name}"] if "scheduler" in parts else []
-        for key, component in parts.items():
+        tested = (one.cell.model, one.cell.data_source) if one.cell.test else ()
+        for key, component in [*parts.items(), *zip(_TEST_HOOKS, tested, strict=False)]:
             typed = _first_of(_DECIDED_BY.get(key, ()), [*one.overrides, *written])
             if is_own := component.target == OWN_LOADERS:
                 key, component = "own_loaders", one.cell.model
@@ -253,7 +255,7 @@ def _ask(asked: Sequence[_Asked]) -> None:
 
 
 def _unanswered(asked: Sequence[_Asked], what: str) -> ConfigError:
-    keys = ", ".join(dict.fromkeys(f"{key}._target_" for key, *_ in asked))
+    keys = ", ".join({f"{key}._target_": "" for key, *_ in asked if key not in _TEST_HOOKS})
     modules = ", ".join(dict.fromkeys(c.target.rpartition(".")[0] for _, c, *_ in asked))
     return ConfigError(
         f"{keys}: importing {modules} {what}; allowed: modules that can be imported without a "
@@ -336,7 +338,7 @@ def _look(key: str, component: Component, typed: str) -> None:
         check_optimizer(component, target)
     bind(key, component, target, _GIVEN.get(key, ()))
     check_nested(key, component)
-    if key in ("model", "own_loaders") and inspect.isclass(target):
+    if key in ("model", "own_loaders", *_TEST_HOOKS) and inspect.isclass(target):
         _check_model(key, component, target)
     if key.startswith("callbacks."):
         _check_callback(key, component, target)
@@ -346,20 +348,28 @@ _GIVEN = {"optimizer": ("params",), "scheduler": ("optimizer",)}
 """Arguments that a cell itself passes to a class."""
 
 
-def _check_model(key: str, component: Component, target: Any) -> None:
-    """Refuse a network that says no loss, and a module without a loader. Raises ConfigError.
+_TEST_HOOKS = ("test_step", "test_dataloader")
+"""Methods of Lightning's parts that test, each asked for as a key of its own."""
 
-    Either may be set where it is built. That costs no memory on torch's ``meta`` device; what
+
+def _check_model(key: str, component: Component, target: Any) -> None:
+    """Refuse a network that says no loss, and what lacks a loader or a test. Raises ConfigError.
+
+    Each may be set where it is built. That costs no memory on torch's ``meta`` device; what
     cannot be built there is left to the ranks.
     """
     torch: Any = sys.modules.get("torch")
-    is_lightning = _is_a("LightningModule", target)
+    is_lightning = _is_a("LightningModule", target) or _is_a("LightningDataModule", target)
     lead = f"model._target_: found {component.target}, "
     if key == "own_loaders":
         from scalewise.train import without_loader as lacks
 
         lead = f"dataset: found own_loaders beside model._target_={component.target}, "
-    elif torch is None or is_lightning or not issubclass(target, torch.nn.Module):
+    elif key in _TEST_HOOKS and is_lightning:
+        from scalewise.train import without_test
+
+        lacks, lead = partial(without_test, key, component.target), ""
+    elif torch is None or key != "model" or not issubclass(target, torch.nn.Module) or is_lightning:
         return
     else:
         from scalewise.models import without_loss as lacks

@@ -1,4 +1,5 @@
 from .data import without_loader as without_loader
+from .data import without_test as without_test
 from .experiment import run as run
 from .imports import import_for_building as import_for_building
 from .imports import import_training as import_training

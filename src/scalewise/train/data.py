@@ -21,7 +21,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from scalewise.config import ConfigError, LoaderConfig
+from scalewise.config import NO_TEST, ConfigError, LoaderConfig
 from scalewise.datasets import BatchedDataset
 from scalewise.train.recording import BatchSizes, on_stream
 
@@ -186,10 +186,16 @@ def without_loader(network: Any) -> str | None:
     )
 
 
-def _has(name: str, model: Any) -> bool:
-    base, kind = pl.LightningModule, model if isinstance(model, type) else type(model)
-    called = callable(getattr(model, name, None))  # a loader itself is not, and Lightning calls it
-    return called and issubclass(kind, base) and is_overridden(name, model, base)
+def without_test(hook: str, target: str, part: Any) -> str | None:
+    """Why ``part``, of Lightning's, or its class ``target`` tests nothing; None where it does."""
+    has_it = _has(hook, part) or _has(hook, part, pl.LightningDataModule)
+    return None if has_it else NO_TEST.format(f"{target} has no {hook}")
+
+
+def _has(name: str, part: Any, base: type = pl.LightningModule) -> bool:
+    kind = part if isinstance(part, type) else type(part)
+    called = callable(getattr(part, name, None))  # a loader itself is not, and Lightning calls it
+    return called and issubclass(kind, base) and is_overridden(name, part, base)
 
 
 class OneThreadLoader(DataLoader[Any]):

@@ -43,10 +43,8 @@ STUB = """
 class LightningModule:
     def training_step(self): ...
     def configure_optimizers(self): ...
-    def test_step(self): ...
 class LightningDataModule:
     def prepare_data(self): ...
-    def test_dataloader(self): ...
 """
 """Stands for Lightning, whose import takes seconds."""
 LIGHTNING = """
@@ -87,12 +85,10 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", here)
 
 
-def asked(
-    target: str, *overrides: str, group: str = "model", test: bool = False, **arguments: Any
-) -> Any:
+def asked(target: str, *overrides: str, group: str = "model", **arguments: Any) -> Any:
     groups = {"model": OURS, "dataset": OURS, "optimizer": OURS}
     components = {**groups, group: Component(target, "own", arguments)}
-    cell = SimpleNamespace(**components, components=components, test=test)
+    cell = SimpleNamespace(**components, components=components, test=False)
     return cast(Any, SimpleNamespace(cell=cell, overrides=overrides))
 
 
@@ -286,12 +282,36 @@ def test_no_loaders_and_typed_batches_are_refused(mine: Path, typed: str, line: 
         check_own_code([composed("dataset=own_loaders", *words)])  # of the second a rank will tell
 
 
+@pytest.mark.parametrize(
+    ("typed", "lacks"),
+    [
+        ("model._target_=bare.Bare dataset._target_=loud.make dataset.size=1", "test_step"),
+        (f"model._target_={BORING} dataset._target_=bare.Data", "test_dataloader"),
+        ("model._target_=bare.Bare +model.given='self.test_step=self.train_dataloader=lambda:0' "
+         "dataset=own_loaders", "test_dataloader"),
+        ("model._target_=bare.Bare +model.given='self.test_step=lambda:0' "
+         "dataset._target_=bare.Data +dataset.given='self.test_dataloader=lambda:0'", ""),
+        (f"model._target_={BORING} dataset=own_loaders", ""),
+        ("model._target_=bare.Plain dataset._target_=loud.make dataset.size=1", ""),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("looked_at_here")
+def test_a_test_that_nothing_does_is_refused(mine: Path, typed: str, lacks: str) -> None:
+    (mine / "bare.py").write_text(BARE)
+    one = composed("test=true", *typed.split())
+    assert f" has no {lacks}; " in refusal(one) if lacks else check_own_code([one]) is None
+
+
 BARE = """
 import pytorch_lightning as pl, torch
 class Bare(pl.LightningModule):
     def __init__(self, given=""):
         super().__init__()
         exec(given)
+class Data(pl.LightningDataModule):
+    def __init__(self, given=""): exec(given)
+class Plain(torch.nn.Module):
+    def __init__(self): vars(self)["loss"] = print
 """
 
 

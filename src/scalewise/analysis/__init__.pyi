@@ -104,6 +104,7 @@ from .sizes import break_evens as break_evens
 from .sizes import model_kind as model_kind
 from .sizes import size_families as size_families
 from .sizes import size_words as size_words
+from .statistics import ENOUGH as ENOUGH
 from .statistics import VERDICT_RUNS as VERDICT_RUNS
 from .statistics import Estimate as Estimate
 from .statistics import RatioEstimate as RatioEstimate

@@ -33,6 +33,7 @@ from scalewise.analysis.model import (
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import RUN_FIGURES, Run, measure_run
 from scalewise.analysis.statistics import (
+    ENOUGH,
     Estimate,
     Runs,
     estimate_mean,
@@ -169,11 +170,11 @@ class Configuration:
 
     @property
     def on_both(self) -> str:
-        """What one types for this script on one device and on several, as it was asked for."""
+        """What one types for this script on one device and on several, often enough to decide."""
         both = f"devices=1,{max(2, self.devices or 2)}"
         cell = self.cells[0]
         typed = cell.provenance.command[1:] if cell.provenance else cell.planned.overrides
-        kept = (word for word in typed if key_of(word) not in ("devices", *ONCE))
+        kept = (ENOUGH.get(word, word) for word in typed if key_of(word) not in ("devices", *ONCE))
         return pasteable("", [both, *kept], str(self.setting("script.command")))
 
     @property

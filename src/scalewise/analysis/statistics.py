@@ -235,6 +235,8 @@ def bonferroni(comparisons: int) -> float:
 VERDICT_RUNS: Final = 3
 """Pairs of runs, or runs a side, below which nothing is decided: two that agree by chance give an
 interval that covers the truth far less often than it says where runs are slow now and then."""
+ENOUGH: Final = {f"repeats={few}": f"repeats={VERDICT_RUNS}" for few in range(1, VERDICT_RUNS)}
+"""Words of a command that decides nothing, and what to type in their place."""
 CAP: Final = 20  # Runs of a configuration under ``repeats=auto`` at most.
 PRECISION: Final = 0.02  # Half width of the interval at which they are enough.
 _SHARE_OF_A_LOOK: Final = 0.2  # Of the error of 5 % that each look at the runs may spend.

@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import PurePath
 
 from scalewise.analysis import (
+    ENOUGH,
     VERDICT_RUNS,
     Analysis,
     Configuration,
@@ -68,17 +69,14 @@ def command(analysis: Analysis, override: str = "") -> str:
         typed = [w for i, w in enumerate(typed) if i == at or i in kept or i not in gone]
         if "," in value:  # what is to be compared
             several = [] if {"-m", "--multirun"} & set(typed) else ["-m"]
-            typed[1:] = [*several, *(_ENOUGH.get(word, word) for word in typed[1:])]
+            typed[1:] = [*several, *(ENOUGH.get(word, word) for word in typed[1:])]
     return _to_paste(analysis, typed)
-
-
-_ENOUGH = {f"repeats={few}": f"repeats={VERDICT_RUNS}" for few in range(1, VERDICT_RUNS)}
 
 
 def command_of(analysis: Analysis, config: Configuration) -> str:
     """What would run ``config`` alone, often enough to decide; a rehearsed one on both devices."""
     typed = config.cells[0].planned.overrides
-    own = [_ENOUGH.get(word, word) for word in typed if not key_of(word).startswith("rehearse")]
+    own = [ENOUGH.get(word, word) for word in typed if not key_of(word).startswith("rehearse")]
     if config.rehearsed:
         both = f"devices=1,{config.rehearsed.ranks}"
         own = ["-m", *(both if key_of(word) == "devices" else word for word in own)]

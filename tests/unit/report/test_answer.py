@@ -498,8 +498,11 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ran", "devices"), [(Spec(), "1,2"), (replace(DDP, devices=4), "1,4")])
 def test_a_one_sided_script_is_asked_for_both(tmp_path: Path, ran: Spec, devices: str) -> None:
-    typed = (*words_of(["python", "t.py"], "1", "9", "auto", ["seed=1,2", "sweep.resume=/a"]),)
+    typed = (*words_of(["python", "t.py"], "1", "9", "1", ["seed=1,2", "sweep.resume=/a"]),)
     script = replace(ran, config={"script": {"command": "python t.py --lr 0.1"}}, typed=typed)
     (said,) = [one for one in answers(analysed(tmp_path, script)).texts if "one device" in one
                or "several devices" in one]  # fmt: skip
-    assert f"run --devices {devices} --time 9 --set seed=1,2 -- python t.py --lr 0.1)" in said
+    assert (
+        f"run --devices {devices} --repeats 3 --time 9 --set seed=1,2 -- python t.py --lr 0.1)"
+        in said
+    )

@@ -160,7 +160,9 @@ def written_keys(loader: Any, runtime: Any) -> tuple[str, ...]:
     of_groups = (
         f"{name}.{key!s}" for name, node in groups if isinstance(node, DictConfig) for key in node
     )
-    return *of_groups, *(key for key in ENDS if OmegaConf.select(config, key) is not None)
+    return *of_groups, *(
+        key for key in (*ENDS, "scaling") if OmegaConf.select(config, key) is not None
+    )
 
 
 def _experiment(loader: Any, runtime: Any) -> DictConfig | None:

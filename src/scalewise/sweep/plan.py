@@ -95,6 +95,8 @@ class Request:
     overrides: tuple[str, ...]
     plain: dict[str, Any]
     """Resolved, without ``hydra``."""
+    written: tuple[str, ...] = ()
+    """Keys that its experiment file sets, of those that :func:`written_keys` looks for."""
 
     @functools.cached_property
     def cell(self) -> CellConfig:
@@ -145,7 +147,7 @@ def request(
     check_components(cell)
     check_fit(plain)
     check_samples(cell)
-    return Request(typed, plain)
+    return Request(typed, plain, tuple(written))
 
 
 @functools.cache

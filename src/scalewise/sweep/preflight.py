@@ -210,8 +210,9 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
                 cell.per_device_batch_size(cell.strategy.devices)
             taken.append(one)
             continue
-        said = [word.lstrip("+") for word in one.overrides if key_of(word) == "scaling"]
-        if said[-1:] == ["scaling=strong"] and not cell.sweep.resume:  # which others once accepted
+        is_said = "scaling" in (*map(key_of, one.overrides), *one.written)
+        # Of a folder to resume others once accepted it.
+        if is_said and cell.scaling == "strong" and not cell.sweep.resume:
             found = f"scaling: found strong with {cell.data_source.target}, whose batches are those"
             raise ConfigError(f"{found} of a device; allowed: weak, or an nn.Module and a Dataset")
         plain, (batch, _) = {**one.plain, "scaling": "weak"}, known

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from fakes.requests import asked as composed
+from fakes.requests import read
 from scalewise.config import Component, ConfigError
 from scalewise.datasets.labelled import read_labelled_csv
 from scalewise.datasets.text_classification import AgNews
@@ -323,9 +324,14 @@ def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
     assert taken[0].plain["batch_size"] == 64
     told = ("64 samples a device", "20 samples a device", "not checked, FileNotFoundError: x.pt")
     assert lines == [f"batch size: given by data.Data: {one} (scaling=weak)" for one in told]
-    with pytest.raises(ConfigError, match=r"^scaling: found strong with data\.Data, .*: weak, or"):
-        take_own_batches([data_module("scaling=weak", "++scaling=strong")])
-    assert take_own_batches([data_module("scaling=strong", "sweep.resume=x")]), "as it once ran"
+    in_file = ("experiment=strong_scaling", "dataset._target_=data.Data")
+    for asked_for in (["dataset._target_=data.Data", "scaling=strong"], in_file):
+        with pytest.raises(
+            ConfigError, match=r"^scaling: found strong with data\.Data, .*: weak, "
+        ):
+            read(asked_for)
+        assert len(read([*asked_for, "sweep.resume=x"])), "as it once ran"
+    assert {one.cell.scaling for one in read([*in_file, "scaling=weak"])} == {"weak"}
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,11 @@ _RUNNING = ("-m", "--multirun", "-v", "--verbose")
 @click.argument("folder", type=FOLDER)
 @click.argument("overrides", nargs=-1)
 @click.option("--trust", is_flag=True, help="Also a sweep that you did not make here.")
+@click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
-def resume(folder: Path, overrides: tuple[str, ...], trust: bool, verbose: bool) -> int:
+def resume(
+    folder: Path, overrides: tuple[str, ...], trust: bool, dry_run: bool, verbose: bool
+) -> int:
     """Finish a sweep: its own command, for what it lacks.
 
     FOLDER is a sweep's, e.g. multirun/<sweep>. OVERRIDES are added to the command, e.g.
@@ -210,7 +213,8 @@ def resume(folder: Path, overrides: tuple[str, ...], trust: bool, verbose: bool)
     """
     from scalewise.cli import hydra_main
 
-    return hydra_main.resume(folder, overrides, trust=trust, verbose=verbose)
+    more = (*overrides, *["sweep.dry_run=true"] * dry_run)
+    return hydra_main.resume(folder, more, trust=trust, verbose=verbose)
 
 
 @application.command()

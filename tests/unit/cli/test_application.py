@@ -238,6 +238,8 @@ def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
     assert sys.path.pop() == str(tmp_path), "where it was started, beside a user's own model"
     tmp_path.chmod(0o777)
     assert main(["resume", str(folder)]) == 0 and str(tmp_path) not in sys.path, "others' too"
+    assert main(["resume", str(folder), "--dry-run"]) == 0
+    assert sys.argv == ["/home/me/train.py", *words[:3], "sweep.dry_run=true", again[-1]]
     recorded(sweep, "train.py", "-m", "+model.token=REDACTED", "seed=1")
     assert main(["resume", str(folder), "seed=3"]) == Exit.WRONG_INPUT
     assert main(["resume", str(folder), "+model.token=new"]) == Exit.DONE

@@ -11,7 +11,7 @@ from hydra import compose, initialize
 from hydra.errors import HydraException
 
 from fakes.recorded import RecordedCell, finish, plan_sweep
-from fakes.requests import asked, composer
+from fakes.requests import asked, composer, read
 from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.gpu import HostMismatch
 from scalewise.host import SOURCE_SHA256, identity, running_code
@@ -53,6 +53,14 @@ def test_keys_that_an_experiment_sets_are_known(words: tuple[str, ...], key: str
     composer().plain(words, 0)
     found = composer().written(words)
     assert key in found if key else found == ()
+
+
+def test_the_page_shows_what_a_preview_prints(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/sweeps.md").read_text(encoding="utf-8")
+    typed, *shown = page.partition("$ python train.py -m ")[2].partition("\n\n")[0].split("\n    ")
+    cells = plan(read(typed.removesuffix(" --dry-run").split()), 0)
+    everything = Selection(tuple(cells), frozenset())
+    assert preview(SweepFolder(tmp_path), everything, Cluster(), packed=False)[0] == shown
 
 
 @pytest.mark.parametrize("wrong", ["sede=3", "model.widht.x=3", "+seed=3", "model=nonesuch"])

@@ -26,7 +26,7 @@ from scalewise.config.execution import (
 from scalewise.config.hardware import HardwareConfig
 from scalewise.config.rehearsal import NO_REHEARSAL, RehearseConfig
 from scalewise.config.script import ScriptConfig
-from scalewise.config.training import Mode, SchedulerConfig, Validation, check_training, known_mode
+from scalewise.config.training import Mode, SchedulerConfig, Validation, check_training, no_mode
 from scalewise.host import wrap_command
 
 
@@ -139,9 +139,8 @@ class SweepConfig:
     """With ``resume``: add results of other code or other devices than those already there."""
 
     def __post_init__(self) -> None:
-        known = self.mode or known_mode(self.objective)
-        allowed = f"min or max: the name {self.objective} does not tell which is better"
-        require("mode", self.mode, known is not None, allowed)
+        why = "" if self.mode else no_mode(self.objective)
+        require("mode", self.mode, not why, f"min or max: {why}")
         if self.wrap is not None:
             wrap_command(self.wrap, 0, 0, "")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import PositiveInt
 
-from scalewise.config.components import Component, component_of
+from scalewise.config.components import Component, component_of, option_of, options_of
 from scalewise.config.errors import ConfigError, refuse_as, require
 from scalewise.records import build, closest, nearest, words_beside
 
@@ -48,12 +48,33 @@ def of_validation(metric: str) -> bool:
     return re.match(r"val(id(ation)?)?([^a-z0-9]|$)", metric, re.IGNORECASE) is not None
 
 
-def check_monitor(key: str, metric: object, cell: CellConfig, no_data: str = "") -> None:
+def no_mode(metric: str) -> str:
+    """Why the better value of a metric is not known, with a like name that tells; else empty."""
+    if known_mode(metric):
+        return ""
+    last = re.split(r"[^a-z0-9]+", metric.lower())[-1]
+    near = nearest(last, [word for word in _MODES if word.startswith(last)] or list(_MODES))
+    guess = closest(metric, [metric.removesuffix(last) + near] if near else [])
+    return f"the name {metric}{guess} does not tell which value is the better one"
+
+
+def _refuse_misspelt(key: str, given: Iterable[str], right: str) -> None:
+    """What is refused under the name ``right`` may have been typed, under a name much like it."""
+    for name in given:
+        if name != right and (guess := closest(name, [right])):
+            raise ConfigError(f"{key}.{name}: unknown key{guess}")
+
+
+def check_monitor(
+    key: str, metric: object, cell: CellConfig, no_data: str = "", given: Iterable[str] = ()
+) -> None:
     """Refuse to watch a metric that nobody logs while training goes on. Raises ConfigError.
 
-    ``no_data`` says why nothing is there to score; empty where something is, or may be.
+    ``no_data`` says why nothing is there to score; empty where something is, or may be. ``given``
+    are arguments of what watches it.
     """
     if isinstance(metric, str) and of_validation(metric) and (cell.unscored() or no_data):
+        _refuse_misspelt(key, given, "monitor")
         why = f", but {no_data}, or a metric of training" if no_data else f" with {cell.unscored()}"
         raise ConfigError(f"{key}.monitor: found {metric}{why}")
 
@@ -71,10 +92,8 @@ def with_mode(key: str, component: Component, metric: object) -> Component:
     elif isinstance(metric, str):
         known = known_mode(metric)
         if known is None:
-            raise ConfigError(
-                f"{key}.mode: found null, and the name {metric} does not tell which value is the "
-                "better one; allowed: min or max"
-            )
+            _refuse_misspelt(key, arguments, "mode")
+            raise ConfigError(f"{key}.mode: found null, and {no_mode(metric)}; allowed: min or max")
         arguments["mode"] = known
     return replace(component, arguments=arguments)
 
@@ -90,19 +109,29 @@ def callbacks_of(group: object) -> dict[str, Component]:
     }
 
 
-def _with_class(key: str, group: object, option: str) -> Mapping[str, Any]:
+def _with_class(key: str, group: object, option: str = "") -> Mapping[str, Any]:
     if not isinstance(group, Mapping) or "_target_" not in group:
         raise ConfigError(
-            f"{key}: found {group!r} without a class; allowed: {option}, or "
-            f"{key}._target_=package.module.Class"
+            f"{key}: found {group!r} without a class; allowed: "
+            f"{option or _option_beside(key, group)}, or {key}._target_=package.module.Class"
         )
     return group
 
 
 def _callback(key: str, group: object) -> Component:
-    component = component_of(key, _with_class(key, group, "callbacks=NAME of an option"))
+    component = component_of(key, _with_class(key, group))
     is_needless(key, component.target)  # refuses those that change what is trained
     return with_mode(key, component, component.arguments.get("monitor"))
+
+
+def _option_beside(key: str, group: object) -> str:
+    """The option that ``key`` means, and a key of it that one in ``group`` means."""
+    option = nearest(key.rpartition(".")[2], options_of("callbacks"))
+    if not option or not isinstance(group, Mapping):
+        return "callbacks=NAME of an option"
+    known = list(option_of("callbacks", option).get(option, ()))
+    guesses = (closest(str(name), known) for name in group if name not in known)
+    return f"callbacks={option} beside it{next(filter(None, guesses), '')}"
 
 
 def is_needless(key: str, target: str) -> bool:
@@ -141,7 +170,7 @@ class SchedulerConfig:
     @refuse_as()
     def check(self, cell: CellConfig) -> None:
         """Refuse what waits for something that does not happen in ``cell``. Raises ConfigError."""
-        check_monitor("scheduler", self.monitor, cell)
+        check_monitor("scheduler", self.monitor, cell, given=self.component.arguments)
         require(
             f"scheduler.{self.of_whole_run}", None, cell.is_counted or self.of_whole_run is None,
             "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
@@ -210,7 +239,7 @@ def check_training(cell: CellConfig) -> None:
         # Nobody acts inside a captured step.
         runs = cell.execution.kind != "cudagraph" or is_needless(name, callback.target)
         require("callbacks", name, runs, "execution=eager or compile", execution)
-        check_monitor(f"callbacks.{name}", arguments.get("monitor"), cell)
+        check_monitor(f"callbacks.{name}", arguments.get("monitor"), cell, given=arguments)
         path = arguments.get("dirpath")
         require(
             f"callbacks.{name}.dirpath", path, not (isinstance(path, str) and path[:1] in "/~"),

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from scalewise.config import CellConfig, ConfigError, rehearsed
-from scalewise.records import CellFolder, Ending, last_metrics
+from scalewise.records import CellFolder, Ending, closest, last_metrics
 from scalewise.script import python_path
 from scalewise.supervisor import Job, Settings, from_line, log_end, supervisor_command, to_line
 from scalewise.sweep.fork_server import ForkedSupervisor
@@ -98,8 +98,8 @@ def measure_objective(
         value = last_metrics(result.ranks).get(objective)
         known = sorted(name for name, one in result.ranks[0].metrics.items() if one is not None)
         missing = (
-            f"sweep.objective: found {objective!r}, which this cell did not measure; allowed: "
-            f"{', '.join([*known, 'global_samples_per_s'])}"
+            f"sweep.objective: found {objective!r}{closest(objective, known)}, which this cell did "
+            f"not measure; allowed: {', '.join([*known, 'global_samples_per_s'])}"
         )
     else:
         # The fastest of a search must not be the one that left out the work.

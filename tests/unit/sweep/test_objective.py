@@ -44,6 +44,8 @@ def test_the_objective_is_of_all_ranks_and_one_not_measured_is_said_once(tmp_pat
     assert objective == 1.75
     ending, objective, _ = measure_objective(folder, "id", "f1", was_reported=False)
     assert (objective, "'f1'" in ending.message) == (None, True)
+    ending, *_ = measure_objective(folder, "id", "train_los", was_reported=False)
+    assert "(did you mean 'train_loss'?)" in ending.message
     ending, _, _ = measure_objective(folder, "id", "f1", was_reported=True)
     assert ending.message == ""
     done = plan_sweep(tmp_path / "steps", ["done"]).cell("done")

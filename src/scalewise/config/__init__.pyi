@@ -77,6 +77,7 @@ from .rehearsal import RehearseConfig as RehearseConfig
 from .rehearsal import as_rehearsal as as_rehearsal
 from .rehearsal import rehearsed as rehearsed
 from .rehearsal import spelled as spelled
+from .rehearsal import way_to_rehearse as way_to_rehearse
 from .script import NAMES_A_SCRIPT as NAMES_A_SCRIPT
 from .script import ONCE as ONCE
 from .script import ScriptConfig as ScriptConfig

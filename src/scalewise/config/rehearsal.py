@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -113,7 +113,11 @@ class RehearseConfig:
         """The link that is meant, on a host of such ``gpus``. Raises :class:`ConfigError`, which
         names others after ``key``."""
         if self.name == "auto":
-            return _link_of(gpus, key)
+            own = next((one for one in _links() if one.gpu and one.gpu in gpus), None)
+            if own is None:
+                ways = way_to_rehearse(gpus, key)
+                raise ConfigError(f"rehearse: no link of {gpus} is known; allowed: {ways}")
+            return own.link(gpus)
         if self.name == "doctor" and self.record is None:
             raise ConfigError(
                 "rehearse.record: found null; allowed: what scalewise doctor --out FOLDER wrote "
@@ -135,14 +139,17 @@ class RehearseConfig:
         return Link(self.name, self.ranks, self.points, self.source, self.blocks, self.gpu)
 
 
-def _link_of(gpus: str, key: str) -> Link:
-    known = {name: option_of("rehearse", name) for name in options_of("rehearse")}
-    for plain in known.values():
-        if plain.get("gpu") and plain["gpu"] in gpus:
-            return build(RehearseConfig, plain, "rehearse").link(gpus)
-    named = " or ".join(f"{key}{name}" for name, plain in known.items() if plain.get("points"))
-    own = f"{key}doctor with a record of this host (rehearse.record=FOLDER)"
-    raise ConfigError(f"rehearse: no link of {gpus} is known; allowed: {named} or {own}")
+@functools.cache
+def _links() -> Sequence[RehearseConfig]:
+    return [build(RehearseConfig, option_of("rehearse", name)) for name in options_of("rehearse")]
+
+
+def way_to_rehearse(gpus: str, key: str, alone: str = "") -> str:
+    """What rehearses on such GPUs: ``alone`` over their own link, else links named by ``key``."""
+    if alone and any(one.gpu and one.gpu in gpus for one in _links()):
+        return alone
+    named = (f"{key}{one.name}" for one in _links() if one.points)
+    return " or ".join([*named, f"{key}doctor with a record of this host (rehearse.record=FOLDER)"])
 
 
 def _examined(path: str) -> Link:

@@ -39,6 +39,7 @@ from scalewise.config import (
     nested,
     refuse_as,
     require,
+    way_to_rehearse,
 )
 from scalewise.datasets import load_index
 from scalewise.gpu import Host, HostMismatch, discover
@@ -113,14 +114,23 @@ def devices_for(one: Request, host: Host) -> int:
     wanted = max(2, available) if devices == "auto" else devices
     try:
         fewer = " (strategy=single uses one)" if devices == "auto" else ""
-        more = " (rehearse=true rehearses more)" * (on_gpus and cell.strategy.kind in REHEARSALS)
-        allowed = f"at most {available}, the devices of this host{fewer or more}"
+        allowed = f"at most {available}, the devices of this host{fewer or _more(cell, host)}"
         beside = "" if cell.script else f"strategy={strategy}"
         require("strategy.devices", wanted, wanted <= available, allowed, beside)
         cell.per_device_batch_size(wanted)
     except ValueError as error:
         raise HostMismatch(devices_as_typed(str(error), one.overrides)) from None
     return wanted
+
+
+def _more(cell: CellConfig, host: Host) -> str:
+    """How more devices than the host has are rehearsed, where something is learned from that."""
+    gpus = ", ".join(sorted({slot.name for slot in host.slots if slot.kind != "cpu"}))
+    if not gpus or cell.strategy.kind not in REHEARSALS:
+        return ""
+    option = f"--rehearse {cell.strategy.devices}"
+    keys = (f"{option} --link ", option) if cell.script else ("rehearse=", "rehearse=true")
+    return f" ({way_to_rehearse(gpus, *keys)} rehearses more)"
 
 
 def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:

@@ -156,7 +156,14 @@ def test_too_few_gpus_are_refused_with_the_key_that_rehearses() -> None:
     from scalewise.records import DeviceInfo
 
     host = Host((DeviceInfo("cuda", "NVIDIA H200", "GPU-0", 0),), None, {})
-    with pytest.raises(HostMismatch, match="rehearse=true rehearses more"):
+    with pytest.raises(HostMismatch, match=r"\(rehearse=true rehearses more"):
         devices_for(asked("devices=8"), host)
+    script = ("experiment=script", "script.command=ls", "model.name=ls", "devices=8")
+    with pytest.raises(HostMismatch, match=r"\(--rehearse 8 rehearses more"):
+        devices_for(asked(*script), host)
+    other = replace(host, slots=(replace(host.slots[0], name="NVIDIA A10G"),))
+    for words, found in ((["devices=8"], "rehearse="), (script, "--rehearse 8 --link ")):
+        with pytest.raises(HostMismatch, match=rf"\({found}nvlink_h100 or .* or {found}doctor "):
+            devices_for(asked(*words), other)
     with pytest.raises(HostMismatch, match=r"the devices of this host$"):
         devices_for(asked("devices=8"), replace(host, slots=(DeviceInfo("cpu", "a CPU"),)))

@@ -54,6 +54,8 @@ class Option:
     rehearsal: Rehearsal | None = None
     single: Option | None = None
     """The single device beside which it is judged, where that is another than its own baseline."""
+    beside: Configuration | None = None
+    """What its speedup is over."""
 
     @property
     def name(self) -> str:
@@ -136,15 +138,18 @@ def _options(analysis: Analysis) -> Iterator[Option]:
     for one in analysis.measured:
         pair, word = analysis.pair(one), analysis.verdict_word(one)
         sound = pair if word != "invalid" else None  # the speedup of an invalid one means nothing
-        yield Option(one, one.devices or 1, word, sound.speedup if sound else None)
+        found = (sound.speedup, sound.single) if sound else (None, None)
+        yield Option(one, one.devices or 1, word, found[0], beside=found[1])
     for play in analysis.rehearsals:
-        yield Option(play.config, play.record.ranks, play.word, play.shown, play)
+        yield Option(play.config, play.record.ranks, play.word, play.shown, play, None, play.single)
 
 
 def _hours(samples: int | None, one: Option) -> float | None:
-    """At the rate of the timed steps, of a rehearsal at that of all its ranks."""
+    """At the rate that its speedup says, which is of pairs; without one at that of its own runs."""
     of_all = one.devices / one.rehearsal.lateness if one.rehearsal else 1
     rate = samples_per_s(one.config) * of_all
+    if one.speedup and one.beside:
+        rate = samples_per_s(one.beside) * one.speedup.value
     return (
         samples / rate / SECONDS_PER_HOUR if samples and rate and not one.config.invalid else None
     )
@@ -229,7 +234,7 @@ def _beside_fastest(analysis: Analysis, every: Options, one: Option) -> Option:
         return one
     speedup = rate_ratio(one.config, fastest.config)
     verdict = judge_config(one.config, speedup, None).verdict
-    return replace(one, verdict=verdict, speedup=speedup, single=fastest)
+    return replace(one, verdict=verdict, speedup=speedup, single=fastest, beside=fastest.config)
 
 
 def _beyond(every: Options, taken: Option) -> Option | None:

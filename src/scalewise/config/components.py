@@ -21,7 +21,7 @@ from pydantic_core import SchemaError
 
 from scalewise.config.errors import ConfigError, refuse_as
 from scalewise.config.script import key_of
-from scalewise.records import DataError, build, closest, convert
+from scalewise.records import DataError, build, closest, convert, words_beside
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 """A share that is not the whole."""
@@ -62,19 +62,7 @@ def component_of(key: str, group: Mapping[str, Any]) -> Component:
     return build(Component, {**plain, "recursive": group.get("_recursive_", True)}, key)
 
 
-_MOVED = {
-    "scalewise.datasets.sensors": "scalewise.datasets.synthetic",
-    "scalewise.datasets.stdlib": "scalewise.datasets.text_file",
-    "scalewise.datasets.tabular_windows": "scalewise.datasets.tabular",
-    "scalewise.models.recurrent": "scalewise.models.series",
-    "scalewise.models.sized": "scalewise.models.mlp",
-    "scalewise.operations.fusion": "scalewise.operations.sensors",
-    "scalewise.operations.voxel": "scalewise.operations.sensors",
-    "scalewise.optimizers.adaptive": "scalewise.optimizers.standard",
-    "scalewise.optimizers.gradient_descent": "scalewise.optimizers.standard",
-    "scalewise.optimizers.memory_saving": "scalewise.optimizers.standard",
-    "scalewise.optimizers.orthogonal": "scalewise.optimizers.standard",
-}
+_MOVED = words_beside(__file__, dict[str, str])
 """Modules whose components lie elsewhere now: a ``_target_`` keeps its name, a cell its id."""
 
 

@@ -52,10 +52,10 @@ class Option:
     verdict: str | None
     speedup: RatioEstimate | None
     rehearsal: Rehearsal | None = None
-    single: Option | None = None
-    """The single device beside which it is judged, where that is another than its own baseline."""
-    beside: Configuration | None = None
+    single: Configuration | None = None
     """What its speedup is over."""
+    over: str = ""
+    """Told beside the speedup where that is another than its own baseline."""
 
     @property
     def name(self) -> str:
@@ -70,8 +70,7 @@ class Option:
     @property
     def brief(self) -> str:
         """``ddp x4, rehearsed over doctor: 3.91x (3.73-4.11), likely pays.``"""
-        over = f" over the faster {self.single.name}" if self.single else ""
-        figure = f"{times(self.speedup)}{over}, " if self.speedup else ""
+        figure = f"{times(self.speedup)}{self.over}, " if self.speedup else ""
         return f"{self.name}: {figure}{self.verdict}."
 
     @property
@@ -139,17 +138,17 @@ def _options(analysis: Analysis) -> Iterator[Option]:
         pair, word = analysis.pair(one), analysis.verdict_word(one)
         sound = pair if word != "invalid" else None  # the speedup of an invalid one means nothing
         found = (sound.speedup, sound.single) if sound else (None, None)
-        yield Option(one, one.devices or 1, word, found[0], beside=found[1])
+        yield Option(one, one.devices or 1, word, found[0], single=found[1])
     for play in analysis.rehearsals:
-        yield Option(play.config, play.record.ranks, play.word, play.shown, play, None, play.single)
+        yield Option(play.config, play.record.ranks, play.word, play.shown, play, play.single)
 
 
 def _hours(samples: int | None, one: Option) -> float | None:
     """At the rate that its speedup says, which is of pairs; without one at that of its own runs."""
     of_all = one.devices / one.rehearsal.lateness if one.rehearsal else 1
     rate = samples_per_s(one.config) * of_all
-    if one.speedup and one.beside:
-        rate = samples_per_s(one.beside) * one.speedup.value
+    if one.speedup and one.single:
+        rate = samples_per_s(one.single) * one.speedup.value
     return (
         samples / rate / SECONDS_PER_HOUR if samples and rate and not one.config.invalid else None
     )
@@ -192,7 +191,7 @@ def _lead(analysis: Analysis, every: Options, samples: int | None) -> Iterator[L
     pair = analysis.pair(taken.config)
     if pair and taken.single and taken.speedup:
         efficiency = taken.speedup.scaled(1 / taken.devices)
-        pair = replace(pair, single=taken.single.config, efficiency=efficiency)
+        pair = replace(pair, single=taken.single, efficiency=efficiency)
     if samples:
         each = (
             f"{number(_hours(samples, one))} hours"
@@ -234,7 +233,8 @@ def _beside_fastest(analysis: Analysis, every: Options, one: Option) -> Option:
         return one
     speedup = rate_ratio(one.config, fastest.config)
     verdict = judge_config(one.config, speedup, None).verdict
-    return replace(one, verdict=verdict, speedup=speedup, single=fastest, beside=fastest.config)
+    over = f" over the faster {fastest.name}"
+    return replace(one, verdict=verdict, speedup=speedup, single=fastest.config, over=over)
 
 
 def _beyond(every: Options, taken: Option) -> Option | None:

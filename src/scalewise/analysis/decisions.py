@@ -23,7 +23,7 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.verdict import Verdict
 from scalewise.host import plural
-from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
+from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule, words_beside
 
 Because = Literal["verdict", "precision", "cap", "failures", "untold"]
 
@@ -82,13 +82,7 @@ class Repeats:
         return f"{self.members[0].label}: {state} {rounds}, {told}"
 
 
-_WHY_STOPPED: Mapping[Because, str] = {
-    "verdict": "decided after",
-    "precision": "as narrow as asked for after",
-    "cap": "undecided at the most,",
-    "failures": "no more runs after",
-    "untold": "no verdict after",
-}
+_WHY_STOPPED = words_beside(__file__, dict[Because, str])
 
 
 def assess(

@@ -14,7 +14,7 @@ from typing import Any
 
 from scalewise.config import ConfigError, DatasetError, in_one_line, key_of, options_of
 from scalewise.host import discard, is_unread, say, silence_unread
-from scalewise.records import RecordError, closest
+from scalewise.records import RecordError, closest, words_beside
 
 
 class Exit(enum.IntEnum):
@@ -126,11 +126,7 @@ def _explain_list(said: str) -> str | None:
     )
 
 
-_ELSEWHERE = {
-    "gpus": "devices", "epochs": "max_epochs", "steps": "max_steps", "logger": "tracking",
-    "data": "dataset", "lr_scheduler": "scheduler", "optimized_metric": "objective",
-    "task_name": "project", "train": "test",
-}  # fmt: skip
+_ELSEWHERE = words_beside(__file__, dict[str, str])
 """Keys of other programs that have another name here."""
 _MOST_KEYS = 20
 """That one line can list."""

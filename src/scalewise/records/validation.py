@@ -38,17 +38,6 @@ _BOUNDS: dict[str, dict[str, Any]] = {
 }
 """Bounds of every value, unless its annotation says something narrower."""
 
-_PLAIN_WORDS = {
-    r"^\w+ should (be |have )?": "", "a valid integer": "an integer", "a valid number": "a number",
-    "a valid boolean": "true or false", "a valid string": "text", "a valid (tuple|list)": "a list",
-    "an instance of Sequence|^'str' instances.*": "a list", "^.* not a valid path.*": "a path",
-    "a valid dictionary": "a mapping", "a dictionary or an instance of .*": "a mapping",
-    r"greater than or equal to (\S+)": r"\1 or more", r"less than or equal to": "up to",
-    "greater than": "above", "less than": "below", "match pattern": "text like",
-    " after validation, .*|, unable to parse.*": "", "'([^']*)'(, | or |$)": r"\1\2",
-}  # fmt: skip
-"""pydantic's words, and a user's."""
-
 
 class DataError(ValueError):
     """A value that does not fit: ``key`` says where, ``code`` what is wrong with it."""
@@ -170,7 +159,7 @@ def _data_error(error: ValidationError, data: Any, at: str) -> DataError:
 
 
 def _in_plain_words(text: str) -> str:
-    for theirs, ours in _PLAIN_WORDS.items():
+    for theirs, ours in words_beside(__file__, dict[str, str]).items():
         text = re.sub(theirs, ours, text)
     return text
 

@@ -221,12 +221,8 @@ def _taken(analysis: Analysis, every: Options) -> Option:
 
 def _beside_fastest(analysis: Analysis, every: Options, one: Option) -> Option:
     """What pays at its own batch and execution, judged beside the single device that is fastest."""
-    alone = (
-        o
-        for o in every.values()
-        if o.devices == 1 and not o.rehearsal and not o.config.invalid
-        and train_the_same(o.config, one.config)
-    )  # fmt: skip
+    alone = [o for o in every.values() if o.devices == 1 and not o.config.invalid
+             and train_the_same(o.config, one.config)]  # fmt: skip
     fastest = max(alone, key=lambda o: samples_per_s(o.config), default=None)
     pair = analysis.pair(one.config)
     if one.verdict != "pays" or fastest is None or (pair and pair.single is fastest.config):

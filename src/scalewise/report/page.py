@@ -37,7 +37,7 @@ from scalewise.analysis import (
     seed_of,
     shown_on,
 )
-from scalewise.records import CellFolder, DeviceSeries, open_plain
+from scalewise.records import CellFolder, DeviceSeries, open_plain, words_beside
 from scalewise.report.answer import answers
 from scalewise.report.findings import command
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Verbatim, printable
@@ -153,14 +153,7 @@ _POINTS_OF_A_PAGE = 80_000
 """Of all steps together, and as many of all devices: 100 cells stay near 4 MB."""
 _LOG_LINES = 30
 _LOG_BYTES = 4000
-_DEVICE_METRICS = {
-    "utilization_percent": "utilization (%)",
-    "sm_activity_percent": "SM activity (%)",
-    "memory_used_mib": "memory used (MiB)",
-    "power_w": "power (W)",
-    "sm_clock_mhz": "SM clock (MHz)",
-    "temperature_c": "temperature (°C)",
-}
+_DEVICE_METRICS = words_beside(__file__, dict[str, str])
 _NOT_A_DIFFERENCE = ("repeats", "tracking", "sweep", "hydra", "experiment")
 """Keys of a configuration that do not change what a cell trains."""
 Curve = tuple[list[float | None], list[float | None]]

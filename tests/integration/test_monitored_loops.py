@@ -112,7 +112,7 @@ def test_one_device_is_compared_with_two(
     assert first.replica_fingerprint == pytest.approx(second.replica_fingerprint)
     assert first.gradient_bytes == 4 * first.parameters_total
     for rank in (first, second):
-        assert rank.missing.keys() <= {"audit of data", "any loss that is no number"}
+        assert rank.missing.keys() <= {"shard_audit", "any loss that is no number"}
     (cell,) = (c.path for c in analysis.sweep.cells if c.planned.devices == 2)
     rows = read_metrics(cell / "metrics" / "rank0.jsonl")
     assert {"loss", "backward_loss"} <= {name for row in rows for name in row.values}

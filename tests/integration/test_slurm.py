@@ -261,8 +261,7 @@ def test_one_task_of_an_array_is_preempted_and_the_other_goes_on(slurm: Train) -
     stayed, preempted = sorted(folders, key=lambda folder: len(list(folder.attempts())))
     assert (list(stayed.attempts()), stayed.load_result().attempt) == ([], 1)
     check_it_ran_anew(preempted)
-    assert {job(folder).partition("_")[0] for folder in folders} == arrays
-    assert len(arrays) == 1
+    assert ({job(folder).partition("_")[0] for folder in folders}, len(arrays)) == (arrays, 1)
 
 
 def test_a_time_limit_is_recorded_before_slurm_ends_the_job(slurm: Train) -> None:

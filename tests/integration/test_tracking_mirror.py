@@ -347,6 +347,5 @@ def test_killed_mirror_completes_online_without_doubling(tmp_path: Path, start: 
         (upload,) = server.runs.values()
         assert len(upload.history) == cell.expected_rows()
         losses = [row["train_loss"] for row in upload.history.values() if "train_loss" in row]
-        assert len(losses) == 12
-        assert losses == sorted(losses, reverse=True)
+        assert (len(losses), losses) == (12, sorted(losses, reverse=True))
     assert wandb_state(cell).status == "synced"

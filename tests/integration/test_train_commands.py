@@ -98,8 +98,7 @@ def test_steps_samples_and_what_a_cell_depends_on_are_on_record(sweep: Finished)
     folder = sweep.by_strategy()["ddp"]
     for rank in range(2):
         series = read_steps(folder.steps_path(rank), rank)
-        assert (len(series), len(series.timed())) == (12, 10)
-        assert set(series.rows["samples"]) == {8}
+        assert ((len(series), len(series.timed())), set(series.rows["samples"])) == ((12, 10), {8})
         assert (series.column("exposed_comm") >= 0).all()
         assert (series.column("arrival") <= series.column("step")).all()
     shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
@@ -108,8 +107,7 @@ def test_steps_samples_and_what_a_cell_depends_on_are_on_record(sweep: Finished)
     assert [len(s.indices) for s in shards] == [96, 96]
     provenance = folder.load_provenance()
     assert {"-m", "model=large"} <= set(provenance.command)
-    assert len(provenance.devices) == 2
-    assert provenance.environment["OMP_NUM_THREADS"] == "1"
+    assert (len(provenance.devices), provenance.environment["OMP_NUM_THREADS"]) == (2, "1")
     assert folder.load_config()["model"]["name"] == "large"
     assert "val_loss" in read_metrics(folder.metrics_path(0))[-1].values
 

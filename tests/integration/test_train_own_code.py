@@ -119,8 +119,7 @@ def cells(run: Finished) -> dict[str, CellFolder]:
 
 def test_a_model_and_data_of_ones_own_train_with_full_records(cells: dict[str, CellFolder]) -> None:
     result = cells["ddp"].load_result()
-    assert result.world_size == 2
-    assert result.ranks[0].parameters_total == 8 * 12 + 12 + 12 * 4 + 4
+    assert (result.world_size, result.ranks[0].parameters_total) == (2, 8 * 12 + 12 + 12 * 4 + 4)
     assert result.ranks[0].gradient_bytes == 4 * result.ranks[0].parameters_total
     assert cells["ddp"].load_config()["model"] == {"_target_": "mine.Net", "width": 12}
     assert set(cells["ddp"].load_provenance().code[CLASS_FILES]) == {"mine.py"}

@@ -229,7 +229,8 @@ def place_on_devices(plain: Mapping[str, Any], overrides: Sequence[str]) -> dict
         twice = f"strategy.devices={of_strategy['strategy.devices']}"
         raise ConfigError(f"devices: found {devices} with {twice}; allowed: one of them")
     if devices != 1 and of_strategy.get("strategy") == "single":
-        raise ConfigError(f"devices: found {devices} with strategy=single; allowed: 1, or ddp")
+        both = f"devices=1,{devices} alone is both"
+        raise ConfigError(f"devices: found {devices} with strategy=single; allowed: 1 ({both})")
     strategy = dict(plain["strategy"])
     if devices == 1:
         strategy = option_of("strategy", "single") | _keys_typed(of_strategy, strategy)

@@ -285,7 +285,9 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     few = fewest < VERDICT_RUNS
     least = min((c for p in pairs for c in (p.multi, p.single)), key=lambda c: len(c.runs))
     aside = few and least.set_aside and len(least.runs) + len(least.set_aside) >= VERDICT_RUNS
-    lead = f"A verdict needs {VERDICT_RUNS} runs of each" if few else "Next, to decide"
+    loud = any(_cause(analysis, pair).startswith("Other processes held") for pair in pairs)
+    decide = f"to decide{' on a quiet host' if loud else ''}"
+    lead = f"A verdict needs {VERDICT_RUNS} runs of each" if few else f"Next, {decide}"
     if aside:
         lead = f"{count_set_aside(least)}: run {VERDICT_RUNS - fewest} more"
     config = pairs[0].multi
@@ -300,9 +302,9 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     at_most = made >= (config.setting("max_repeats") or math.inf)
     if adapts and (at_most or not any(pair.judgement.more for pair in pairs)):
         more = resume_words(analysis, f"max_repeats={2 * made}")
-        yield f"Next, to decide: {fewest} runs in {_took(*pairs)} did not: {more}"
+        yield f"Next, {decide}: {fewest} runs in {_took(*pairs)} did not: {more}"
     elif hopeless:
-        takes = f"To decide takes {last.more}; these took {_took(*pairs)}."
+        takes = f"{decide.capitalize()} takes {last.more}; these took {_took(*pairs)}."
         yield takes if last.more else "More runs hardly decide it."
     else:
         to_add = 0 if adapts else last.more_runs or 0

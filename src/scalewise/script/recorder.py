@@ -442,7 +442,7 @@ class ScriptRecorder:
         if shard is not None:
             write_shard(self.folder.shard_path(self._place.rank), shard)
             return
-        self._missing["audit of data"] = f"which samples a rank fed was not checked: {why}"
+        self._missing["shard_audit"] = why
 
     def _trained(self) -> dict[int, torch.Tensor]:
         trained: list[torch.Tensor] = [p for model in self.models.found for p in model.parameters()]

@@ -60,8 +60,7 @@ def test_lanes_words_and_energy_of_one_gpu_are_those_of_its_recording() -> None:
     assert (gpu.throttle_reasons, gpu.throttled_share, series.alerts) == ((), 0.0, ())
     # GPM's reading before it, 0.000006 %, is mostly of the seconds before training.
     assert gpu.sm_activity_percent == pytest.approx(0.4345, abs=1e-4)
-    assert gpu.utilization_percent == 8.0
-    assert gpu.energy.run_j == pytest.approx(4472.035 - 3442.15)
+    assert (gpu.utilization_percent, gpu.energy.run_j) == (8.0, pytest.approx(4472.035 - 3442.15))
     assert (gpu.energy.source, gpu.energy.missing) == ("counter", ())
     # 360 steps in 0.817 s between 92 and 121 W.
     assert run.value("energy_j_per_step") == pytest.approx(0.272, abs=0.001)

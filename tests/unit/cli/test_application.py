@@ -152,8 +152,7 @@ def trains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_train_gets_its_words_as_they_are(trains: None) -> None:
     words = ["-m", "--help", "a=1", "--", "-cn", "x", "--dry-run"]
-    assert main(["train", *words]) == Exit.INVALID
-    assert sys.argv == ["scalewise train", *words]
+    assert (main(["train", *words]), sys.argv) == (Exit.INVALID, ["scalewise train", *words])
 
 
 @pytest.mark.parametrize(

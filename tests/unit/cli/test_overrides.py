@@ -33,8 +33,7 @@ def test_trackers_that_every_run_would_be_refused_for_are_not_saved(wrong: list[
 
 def test_none_takes_it_away(capsys: pytest.CaptureFixture[str]) -> None:
     for name, said in (("agnews-base", "experiment=agnews_base"), ("none", "removed")):
-        assert main(["defconfig", name]) == 0
-        assert capsys.readouterr().out == f"{FILE}: {said}\n"
+        assert (main(["defconfig", name]), capsys.readouterr().out) == (0, f"{FILE}: {said}\n")
     assert not FILE.exists()
     assert saved() == []
 

@@ -77,8 +77,7 @@ def test_every_document_is_in_one_of_two_files(kind: str, folder: Path, tmp_path
     texts = open_texts([written(tmp_path, kind)])
     index = run(texts, folder)
     assert (load_index(folder), stored(folder, "train")) == (index, expected("train"))
-    assert stored(folder, "validation") == expected("validation")
-    assert index.documents == len(TEXTS)
+    assert (stored(folder, "validation"), index.documents) == (expected("validation"), len(TEXTS))
     tokens = np.array(expected("train"), dtype="<u2").tobytes()
     assert index.sha256["train"] == hashlib.sha256(tokens).hexdigest()
     with pytest.raises(DatasetError, match=r"^--out: found 'index\.json' in "):

@@ -91,8 +91,7 @@ def test_a_cell_fills_all_three_files(tmp_path: Path, capsys: pytest.CaptureFixt
     without_power = {**_SAMPLES, "GPU-3": DeviceSample("GPU-3", throttle_reasons=("a", "b"))}
     cell = _cell(tmp_path / "0_ddp", "nvml", _SAMPLES, without_power)
     before = sorted(cell.rglob("*"))
-    assert main(["export", str(cell), "--out", str(out)]) == 0
-    assert sorted(cell.rglob("*")) == before
+    assert (main(["export", str(cell), "--out", str(out)]), sorted(cell.rglob("*"))) == (0, before)
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert written == [
         out / "gpu_stats_0_ddp.json",

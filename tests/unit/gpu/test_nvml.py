@@ -103,8 +103,7 @@ def test_a_gpu_that_is_gone_raises_gpu_lost(fake_nvml: FakeNvml, code: int) -> N
         time.sleep(0.25)
         with pytest.raises(GpuLost) as lost:
             nvml.sample(second)
-        assert lost.value.uuid == gpu_uuid(1)
-        assert nvml.sample(first).power_w == 600
+        assert (lost.value.uuid, nvml.sample(first).power_w) == (gpu_uuid(1), 600)
 
 
 def test_a_gpu_in_mig_mode_is_none_of_ours(fake_nvml: FakeNvml) -> None:

@@ -59,8 +59,7 @@ def test_a_kept_sweep_is_advised_by_verdicts(sweep: str, word: str, rows: dict[s
     (section,) = advised_kept(sweep)
     lead, options, _ = blocks(section)
     verdict = [column.key for column in options.columns].index("verdict")
-    assert lead.lines[0].verdict == word
-    assert {row[0]: row[verdict] for row in options.rows} == rows
+    assert (lead.lines[0].verdict, {row[0]: row[verdict] for row in options.rows}) == (word, rows)
 
 
 def test_every_published_row_has_a_source_and_no_row_more_than_its_devices_by_far() -> None:
@@ -317,8 +316,7 @@ def test_a_folder_of_sweeps_is_read_as_they_are(
     each = capsys.readouterr().out
     for archive in two:
         (tmp_path / archive.stem).symlink_to(kept(f"rehearsal/{archive.stem}"))
-    assert main(["score", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == each
+    assert (main(["score", str(tmp_path)]), capsys.readouterr().out) == (0, each)
     assert len([line for line in each.splitlines() if "──" in line]) == 2, "a table in one piece"
 
 

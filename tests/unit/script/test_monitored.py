@@ -87,7 +87,7 @@ def test_every_step_is_recorded_with_its_samples_phases_and_numbers(
     assert rank.loader_batch_size == 8, "also within a generator"
     assert (rank.parameters_total, rank.own_optimizer) == (10, "SGD")
     assert rank.parameters_changed and 50 < rank.peak_rss_mib < 50_000
-    assert {"audit of data", "device", "plain start", "exposed_comm_ms"}.isdisjoint(rank.missing)
+    assert {"shard_audit", "device", "plain start", "exposed_comm_ms"}.isdisjoint(rank.missing)
     assert rank.run_queue_ms_per_step is None, "the kernel does not tell"
     assert "schedstat" in rank.missing["run_queue_ms_per_step"]
     assert cell.load_config()["strategy"] == {"name": "single"}

@@ -92,8 +92,7 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
 def test_one_device_alone_trains_at_once(auto: Request) -> None:
     left_open = asked("strategy=auto", "repeats=2")
     (settled,), said = settle_alone([left_open], lambda hardware: 1)
-    assert settled.config_id == asked("strategy=single", "repeats=2").config_id
-    assert len(said) == 1
+    assert (settled.config_id, len(said)) == (asked("strategy=single", "repeats=2").config_id, 1)
     for request, devices in ((left_open, 2), (left_open, None), (auto, 1)):
         assert settle_alone([request], lambda hardware, n=devices: n) == ([request], [])
 

@@ -79,8 +79,7 @@ def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
 ) -> None:
     told = {"largest_step_samples": largest, "usual_step_samples": usual}
     result = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0), **told).load_result()
-    assert (result.per_device_batch_size, result.global_batch_size) == sizes
-    assert result.models == 1
+    assert ((result.per_device_batch_size, result.global_batch_size), result.models) == (sizes, 1)
     assert result.elapsed_s == pytest.approx(70, abs=10), "not by the time of day, from 1970 on"
 
 

@@ -242,7 +242,8 @@ def first_shape(batch: Any) -> tuple[int, ...] | None:
 def _mark_loop(trainer: pl.Trainer, clock: StepClock, automatic: bool) -> None:
     """Mark the loader, the transfer and ``training_step``, for which Lightning has no hooks.
 
-    Unless optimization is ``automatic``, a ``training_step`` is more than forward. The methods are wrapped on the objects of one fit, not on Lightning's classes.
+    The methods are wrapped on the objects of one fit, not on Lightning's classes. A
+    ``training_step`` is more than forward unless optimization is ``automatic``.
     """
     loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
     for owner, name, before, after in (

@@ -184,7 +184,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
 
 def _sentence(text: str) -> str:
     # The name of a metric stays as it was logged.
-    first = text[:1] if "_" in text.partition(" ")[0] else text[:1].upper()
+    first = text[:1] if {"_", "/"} & {*text.partition(" ")[0]} else text[:1].upper()
     return f"{first}{text[1:].rstrip('.')}." if text else ""
 
 

@@ -312,8 +312,8 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
     elif beat is None:
         message = (
             f"rank {rank} ended with status 0 and no optimizer of torch.optim was stepped"
-            f"{_last_words(folder, rank)}; allowed: a script that trains with one (python -I or "
-            "-E, or an optimizer of its own, hide it)"
+            f"{_last_words(folder, rank)}; allowed: a script that trains with one, and has "
+            "steps left (python -I or -E, or an optimizer of its own, hide it)"
         )
     else:
         message = (

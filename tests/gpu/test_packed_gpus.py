@@ -76,8 +76,7 @@ def test_each_cell_saw_its_own_gpus_and_no_others(sweep: Finished) -> None:
         assert [rank.device.uuid for rank in result.ranks] == leased
         assert all(seen(cell, rank.rank)["gpus"] == leased for rank in result.ranks)
         used.append(leased)
-    assert sorted(used[:2]) == sorted([uuid] for uuid in both)
-    assert used[2:] == [both, both]
+    assert (sorted(used[:2]), used[2:]) == (sorted([uuid] for uuid in both), [both, both])
 
 
 @needs(2)

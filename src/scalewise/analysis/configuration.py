@@ -42,7 +42,7 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.steps import RankAnatomy, mean_anatomy, mean_of_known, pipeline_of
 from scalewise.config import ONCE, config_id, key_of, pasteable
-from scalewise.records import CellResult, RankSummary, RehearsalRecord
+from scalewise.records import CellResult, RankSummary, RehearsalRecord, words_beside
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
     "positive": estimate_runs,
@@ -50,15 +50,7 @@ _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
     "any sign": estimate_mean,
 }
 
-PHASE_WORDS: Mapping[str, str] = {
-    "data_wait": "waiting for data",
-    "h2d": "copying the batch to the device",
-    "forward": "forward",
-    "backward": "backward",
-    "exposed_comm": "exposed communication",
-    "optimizer": "the optimizer",
-    "other": "callbacks and loops",
-}
+PHASE_WORDS = words_beside(__file__, dict[str, str])
 
 IDLE = "idle: waiting for other stages"
 """What is left of a step of a pipeline: its stages wait for one another, no callback runs."""
@@ -445,7 +437,7 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     singles = [c for c in configs if c.devices == 1 and c.runs]
 
     def read(config: Configuration) -> Configuration:
-        if config.devices == 1 or not config.runs or not _has_own_batches(config):
+        if config.devices == 1 or not config.runs or not has_own_batches(config):
             return config
         # Of two as near the first one.
         return min((config, as_strong(config)), key=distance)
@@ -458,14 +450,14 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:
-    if not (_has_own_batches(single) or _has_own_batches(multi)) or "scaling" not in multi.identity:
+    if not (has_own_batches(single) or has_own_batches(multi)) or "scaling" not in multi.identity:
         return single.identity
     return {**single.identity, "scaling": multi.identity["scaling"]}
 
 
 def describe_inferred_scaling(multi: Configuration) -> str:
     """The scaling that a fit with its own batches was taken for; empty where it was typed."""
-    if not _has_own_batches(multi):
+    if not has_own_batches(multi):
         return ""
     if multi.identity.get("scaling") == "strong":
         return "strong scaling, equal global batches"
@@ -489,7 +481,7 @@ def _strong(cell: CellRecords) -> CellRecords:
     return cell if result is None else replace(cell, result=replace(result, scaling="strong"))
 
 
-def _has_own_batches(config: Configuration) -> bool:
+def has_own_batches(config: Configuration) -> bool:
     """Whether a script or a data module of the user's gave other batches than were asked for."""
     if config.has_own_settings:
         return True

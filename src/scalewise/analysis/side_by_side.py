@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from scalewise.analysis.comparability import Identity, grouped, grouped_alike
-from scalewise.analysis.configuration import identity_beside
+from scalewise.analysis.comparability import Identity, differences, grouped, grouped_alike
+from scalewise.analysis.configuration import Configuration, has_own_batches, identity_beside
 from scalewise.analysis.cost import usd_per_million_samples
 from scalewise.analysis.ranking import rank
 from scalewise.analysis.run import RUN_FIGURES, Run
+from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import (
     Estimate,
     RatioEstimate,
@@ -172,7 +173,8 @@ def workloads(analyses: Sequence[Analysis]) -> tuple[Workload, ...]:
         for config in analysis.measured
         if config.config_id not in analysis.invalid and config.values("global_samples_per_s")
     )
-    groups = grouped_alike(entries, _work, _MAY_DIFFER, _HOW_LONG)
+    pairs = [pair for analysis in analyses for pair in analysis.pairs]
+    groups = grouped_alike(entries, lambda e: _work(e.config, pairs), _MAY_DIFFER, _HOW_LONG)
     found = []
     for group in (group for group in groups if len(group) > 1):
         trained = [entry for entry in group if not entry.config.is_ceiling]
@@ -181,10 +183,14 @@ def workloads(analyses: Sequence[Analysis]) -> tuple[Workload, ...]:
     return tuple(found)
 
 
-def _work(entry: Entry) -> Identity:
-    """A script on one device is of either scaling: of that whose baseline it is."""
-    pairs = (p for p in entry.analysis.pairs if p.single.config_id == entry.config.config_id)
-    return identity_beside(entry.config, next((p.multi for p in pairs), entry.config))
+def _work(config: Configuration, pairs: Iterable[Pair]) -> Identity:
+    """A script on one device is of either scaling: of that of all whose baseline is like it."""
+    if config.devices != 1 or not has_own_batches(config):
+        return config.identity
+    free, own = (_MAY_DIFFER, _HOW_LONG), config.identity
+    beside = [p.multi for p in pairs if not differences(p.single.identity, own, *free)]
+    is_known = len({multi.identity.get("scaling") for multi in beside}) == 1
+    return identity_beside(config, beside[0]) if is_known else own
 
 
 def sides(count: int) -> list[str]:

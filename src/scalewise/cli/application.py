@@ -24,7 +24,7 @@ from scalewise.host import (
     silence_unread,
     tell,
 )
-from scalewise.records import closest
+from scalewise.records import closest, words_beside
 
 if TYPE_CHECKING:
     from scalewise.analysis import Analysis
@@ -85,13 +85,7 @@ def _run(words: list[str]) -> int:
         return ended.exit_code
 
 
-_JOBS = {
-    "Run": ("train", "run", "resume", "defconfig"),
-    "Answer": ("report", "advise", "bundle", "compare", "score", "doctor"),
-    "Watch": ("status", "top"),
-    "Trackers": ("trackio-view", "mirror"),
-    "Data": ("tokenize", "export"),
-}
+_JOBS = words_beside(__file__, dict[str, tuple[str, ...]])
 """What ``--help`` lists."""
 
 

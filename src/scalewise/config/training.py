@@ -54,7 +54,7 @@ def no_mode(metric: str) -> str:
         return ""
     last = re.split(r"[^a-z0-9]+", metric.lower())[-1]
     near = nearest(last, [word for word in _MODES if word.startswith(last)] or list(_MODES))
-    guess = closest(metric, [metric.removesuffix(last) + near] if near else [])
+    guess = closest(metric, [metric[: len(metric) - len(last)] + near] if near else [])
     return f"the name {metric}{guess} does not tell which value is the better one"
 
 

@@ -155,10 +155,8 @@ class DeviceSeriesWriter(LineWriter):
         self.write({"time": when, "cost_ms": cost_ms, "devices": rows})
 
     def tell(self, what: Literal["device", "problem", "alert", "unavailable"], told: Any) -> None:
-        """Write one thing between two samples: what the header could not know yet.
-
-        A device that came late, a problem in words, a condition that a person should look at, or
-        why a metric is no longer read, by its name.
+        """Write what the header could not know: a device that came late, a problem in words, a
+        condition that a person should look at, or why a metric is no longer read, by its name.
         """
         self.write({"time": time.time(), what: to_plain(told)})
 

@@ -98,11 +98,11 @@ class StepWriter:
 
     @property
     def step_samples(self) -> tuple[int, int]:
-        """Of the largest step, and of the usual one: the largest unless most are alike."""
+        """Of the largest step, and of the usual one: the largest unless seven of ten are alike."""
         if not self._fed:
             return 0, 0
         largest, (usual, times) = max(self._fed), self._fed.most_common(1)[0]
-        return largest, usual if 2 * times > self.rows else largest
+        return largest, usual if times >= 0.7 * self.rows else largest
 
     def append_rows(self, rows: npt.NDArray[np.void]) -> None:
         """Write rows of ``STEP_DTYPE``, one element a step."""

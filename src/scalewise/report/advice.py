@@ -144,11 +144,8 @@ def _options(analysis: Analysis) -> Iterator[Option]:
 
 
 def _hours(samples: int | None, one: Option) -> float | None:
-    """At the rate that its speedup says, which is of pairs; without one at that of its own runs."""
     of_all = one.devices / one.rehearsal.lateness if one.rehearsal else 1
     rate = samples_per_s(one.config) * of_all
-    if one.speedup and one.single:
-        rate = samples_per_s(one.single) * one.speedup.value
     return (
         samples / rate / SECONDS_PER_HOUR if samples and rate and not one.config.invalid else None
     )

@@ -140,7 +140,7 @@ def _legend(analysis: Analysis) -> Iterator[str]:
 
 def _scaling(analysis: Analysis) -> Iterator[str]:
     if any(p.multi.global_batch != p.single.global_batch for p in analysis.pairs if not p.invalid):
-        yield "Scaling is weak: N devices take N times the samples a step; x is of samples/s."
+        yield "Under weak scaling N devices take N times the samples a step; x is of samples/s."
 
 
 def _block(

@@ -14,7 +14,7 @@ import pytest
 
 from fakes import recorded
 from fakes.recorded import DDP, DDP_MS, STEADY, Spec, analysed, edit_ranks, repeats, write_sweep
-from scalewise.analysis import RatioEstimate, analyse, configurations, load_sweep
+from scalewise.analysis import RatioEstimate, analyse, configurations, load_sweep, workloads
 from scalewise.analysis.devices import Usage
 from scalewise.analysis.doubts import clock_ratio, doubt_speedup
 from scalewise.analysis.scaling import pair_all
@@ -30,8 +30,8 @@ def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
     found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
     (pair,) = found.pairs
     expected = sum(recorded.SINGLE_MS.values()) / sum(DDP_MS.values())
-    assert pair.speedup.value == pytest.approx(expected, rel=1e-4)
-    assert pair.efficiency.value == pytest.approx(expected / 2, rel=1e-4)
+    figures = (pair.speedup.value, pair.efficiency.value)
+    assert figures == pytest.approx((expected, expected / 2), rel=1e-4)
     assert pair.speedup.interval.low < expected < pair.speedup.interval.high
     assert (pair.verdict, pair.seed_label) == ("pays", "beneficial")
     assert (pair.single.device_words, pair.multi.device_words) == ("one device", "2 devices")
@@ -204,6 +204,8 @@ def test_a_monitored_script_is_judged_by_the_scaling_that_its_batches_show(
     assert pair.multi.identity["scaling"] == scaling
     assert {r.cell.result and r.cell.result.scaling for r in pair.multi.runs} == {scaling}
     assert pair.multi.identity["batch"] == "64"
+    alone = analysed(tmp_path / "alone", *repeats(single, STEADY))
+    assert [len(work.entries) for work in workloads([found, alone])] == [3 - len(found.invalid)]
 
 
 def test_a_data_module_that_divides_its_batch_scales_strongly(tmp_path: Path) -> None:

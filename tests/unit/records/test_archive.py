@@ -59,8 +59,7 @@ def test_every_command_that_reads_a_sweep_reads_it(
     found = analyse(load_sweep(packed))
     assert resume_words(found, "more=1") == "scalewise resume FOLDER more=1", "it is not there"
     (packed.parent / "a/sweep.json").touch()
-    assert resume_words(found) == "scalewise resume a"
-    assert main(["export", "a.zip"]) == Exit.DONE
+    assert (resume_words(found), main(["export", "a.zip"])) == ("scalewise resume a", Exit.DONE)
     assert [*(packed.parent / "a").glob("*ddp*/gpu_timeline.csv")]
     assert main(["bundle", "a", "--out", "a.zip"]) == Exit.WRONG_INPUT, "it is there already"
 

@@ -67,9 +67,9 @@ def test_rows_of_several_blocks_come_back_and_steps_are_timed_from_one_on(tmp_pa
     rows["host_step_ms"] = 10
     rows["host_step_ms"][:2] = 900
     with closing(records.StepWriter(tmp_path / "steps")) as writer:
-        writer.append_rows(rows[7:9])
-        assert writer.step_samples == (99, 99), "one of two is not most"
-        writer.append_rows(rows[9:10])
+        writer.append_rows(rows[7:10])
+        assert writer.step_samples == (99, 99), "two of three are no seven of ten"
+        writer.append_rows(rows[10:11])
         assert writer.step_samples == (99, rows["samples"][8])
     with closing(records.StepWriter(tmp_path / "steps")) as writer:
         writer.append_rows(rows[:3])

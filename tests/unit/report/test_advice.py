@@ -99,15 +99,6 @@ def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
     assert any("USD missing" in text for text in section.texts)
 
 
-def test_hours_follow_the_speedup_where_runs_without_a_partner_were_slower(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [*repeats(Spec(), (1.0, 1.01, 1.0, 1.5)), *repeats(DDP)])
-    (section,) = advised(tmp_path)
-    one, two = option(section, "single x1"), option(section, "ddp x2")
-    assert two["times"].n == (3, 3), "one run of one device is in no pair"
-    for key, shares in (("hours", 1), ("usd", 2)):
-        assert one[key] / two[key] * shares == pytest.approx(two["times"].value, rel=1e-9)
-
-
 @pytest.mark.parametrize("samples", [None, SAMPLES])
 @pytest.mark.parametrize(
     "sweep", ["h200x2_gpt2", "cpu2_matrix", "rehearsal/gpt2_p2p_off", "rehearsal/sized_x4_nvlink"]

@@ -71,7 +71,7 @@ def test_a_gain_names_no_samples_where_nobody_counted_them() -> None:
 @pytest.mark.parametrize(("name", "weak"), [("cpu2_matrix", 0), ("h200x2_medium_cudagraph", 1)])
 def test_of_weak_scaling_it_says_that_steps_differ(name: str, weak: int) -> None:
     said = answers(analysis_of(kept(name))).texts
-    assert sum(text.startswith("Scaling is weak: ") for text in said) == weak
+    assert sum(text.startswith("Under weak scaling ") for text in said) == weak
 
 
 def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:

@@ -124,7 +124,16 @@ class Fit:
 NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
 
 
+class Idle(ByHand):
+    """10 ms without a backward pass."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        time.sleep(0.01)
+
+
 def test_phases_of_manual_optimization_do_not_overlap(tmp_path: Path) -> None:
+    idle = Fit(tmp_path / "idle", Idle(), NUMBERS, max_epochs=1).steps
+    assert (idle.column("forward") >= 10).all(), "all of a batch that trains nothing"
     steps = Fit(tmp_path, Twice(), NUMBERS).steps
     assert all((steps.column(name) >= 10).all() for name in ("forward", "backward"))
     assert (steps.column("other") >= 0).all()

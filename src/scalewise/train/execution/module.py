@@ -44,7 +44,7 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
         self._loss: Callable[[Tensor, Tensor], Tensor] | None = getattr(network, "loss", None)
         self.validation_loss = MeanMetric()
         make_metrics = getattr(network, "metrics", None)
-        self.validation_metrics = make_metrics() if make_metrics else MetricCollection({})
+        self.validation_metrics = (make_metrics and make_metrics()) or MetricCollection({})
 
     def forward(self, x: Tensor) -> Any:
         return self.network(x)

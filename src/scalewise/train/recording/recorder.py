@@ -125,7 +125,7 @@ class CellRecorder(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         if self.steps.clock.divides:
-            self.steps.mark(Mark.OPTIMIZER_BEGIN)
+            self.steps.clock.begin_optimizer(not pl_module.automatic_optimization)
         self.metrics.before_optimizer(trainer)
 
     def on_train_batch_end(

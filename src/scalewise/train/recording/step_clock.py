@@ -135,6 +135,18 @@ class StepClock:
             self.mark(Mark.FORWARD_END)
         self.mark(Mark.BACKWARD_BEGIN)
 
+    def end_forward(self) -> None:
+        """Of a manually optimized batch of which no backward told: its forward is over."""
+        if not self._batch.host_ns[Mark.FORWARD_END]:
+            self.mark(Mark.FORWARD_END)
+
+    def begin_optimizer(self, manual: bool) -> None:
+        """A second optimizer straight after the first goes on with its phase."""
+        if manual:
+            self.end_forward()
+        if not (manual and self._batch.host_ns[Mark.OPTIMIZER_BEGIN]):
+            self.mark(Mark.OPTIMIZER_BEGIN)
+
     def continue_step(self) -> None:
         """Another batch follows before the optimizer steps (gradient accumulation)."""
         self._ends_alone = False

@@ -246,12 +246,14 @@ def _mark_loop(trainer: pl.Trainer, clock: StepClock, automatic: bool) -> None:
     ``training_step`` is more than forward unless optimization is ``automatic``.
     """
     loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
+    mark = functools.partial(functools.partial, clock.mark)
+    end_forward = mark(Mark.FORWARD_END) if automatic else clock.end_forward
     for owner, name, before, after in (
-        (loop, "_on_before_fetch", functools.partial(clock.mark, Mark.FETCH_BEGIN), None),
-        (loop, "_on_after_fetch", None, Mark.FETCH_END),
-        (strategy, "batch_to_device", None, Mark.TRANSFER_END),
-        (strategy, "training_step", clock.begin_forward, Mark.FORWARD_END if automatic else None),
-        *([] if automatic else [(strategy, "optimizer_step", None, Mark.OPTIMIZER_END)]),
+        (loop, "_on_before_fetch", mark(Mark.FETCH_BEGIN), None),
+        (loop, "_on_after_fetch", None, mark(Mark.FETCH_END)),
+        (strategy, "batch_to_device", None, mark(Mark.TRANSFER_END)),
+        (strategy, "training_step", clock.begin_forward, end_forward),
+        *([] if automatic else [(strategy, "optimizer_step", None, mark(Mark.OPTIMIZER_END))]),
     ):
         setattr(owner, name, _marking(getattr(owner, name), clock, before, after))
 
@@ -260,7 +262,7 @@ def _marking(
     inner: Callable[..., Any],
     clock: StepClock,
     before: Callable[[], None] | None,
-    after: Mark | None,
+    after: Callable[[], None] | None,
 ) -> Callable[..., Any]:
     @functools.wraps(inner)
     def marked(*args: Any, **kwargs: Any) -> Any:
@@ -270,7 +272,7 @@ def _marking(
             before()
         result = inner(*args, **kwargs)
         if after is not None:
-            clock.mark(after)
+            after()
         return result
 
     return marked

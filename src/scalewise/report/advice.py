@@ -144,6 +144,7 @@ def _options(analysis: Analysis) -> Iterator[Option]:
 
 
 def _hours(samples: int | None, one: Option) -> float | None:
+    """At the rate of the timed steps, of a rehearsal at that of all its ranks."""
     of_all = one.devices / one.rehearsal.lateness if one.rehearsal else 1
     rate = samples_per_s(one.config) * of_all
     return (

@@ -122,12 +122,11 @@ class StepClock:
             self.continue_step()
         self.mark(Mark.FORWARD_BEGIN)
 
-    def begin_backward(self, ends_forward: bool) -> None:
-        """``ends_forward`` where optimization is manual: of that no other mark tells.
-
-        What follows an earlier backward or optimizer step of its batch is a forward of its own.
+    def begin_backward(self, manual: bool) -> None:
+        """Of ``manual`` optimization no other mark ends forward. What follows an earlier backward
+        or optimizer step of its batch is a forward of its own.
         """
-        if ends_forward:
+        if manual:
             ends_ns = self._batch.host_ns
             if before_ns := ends_ns[_END] or ends_ns[Mark.BACKWARD_END]:
                 self.continue_step()
